@@ -1,0 +1,171 @@
+"""Image sets: labelled references to the images of a source, which may be in memory or on disk.
+
+A *source* holds all images of one split of a dataset, addressed by row; it never changes. An *image set* is a
+list of rows of a source with a label each. Subsets and joins copy numbers, never pixels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Source(ABC):
+    """Images by row. ``in_memory`` says whether reading is a gather (cheap) or decoding (worth worker processes)."""
+
+    in_memory: bool = False
+    channels: int = 3
+    size: int
+    """Height and width, in pixels, of what ``read`` returns."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+        """The images as uint8 (N, C, size, size).
+
+        A key asks for the training view where the source has one (a random crop of the original file, drawn from
+        the key and the row); ``None`` for the test view.
+        """
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """How to find these images again, as JSON; ``{"kind": "embedded"}`` if nothing but a copy would do."""
+
+
+class ArraySource(Source):
+    """Images in memory, as one uint8 tensor (N, C, H, W). There is one view: the images as they are."""
+
+    in_memory = True
+
+    def __init__(self, pixels: Tensor, description: dict[str, Any] | None = None) -> None:
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[2] != pixels.shape[3]:
+            raise ValueError(f"pixels must be uint8 (N, C, S, S), not {pixels.dtype} {tuple(pixels.shape)}")
+        self.pixels = pixels
+        self.channels = pixels.shape[1]
+        self.size = pixels.shape[2]
+        self._description = description or {"kind": "embedded"}
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+        return self.pixels[torch.from_numpy(rows).to(self.pixels.device)]
+
+    def describe(self) -> dict[str, Any]:
+        return self._description
+
+
+class ChainSource(Source):
+    """Several sources one after the other: row r of part p is row ``offset(p) + r``."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        shapes = {(part.channels, part.size) for part in parts}
+        if len(shapes) != 1:
+            raise ValueError(f"sources of different image shapes cannot be chained: {sorted(shapes)}")
+        self.parts = tuple(parts)
+        self.in_memory = all(part.in_memory for part in parts)
+        self.channels, self.size = shapes.pop()
+        self._starts = np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def offset(self, part: Source) -> int:
+        return int(self._starts[next(i for i, own in enumerate(self.parts) if own is part)])
+
+    def locate(self, rows: Int64) -> tuple[Int64, Int64]:
+        """Which part each row is in, and its row there."""
+        part = np.searchsorted(self._starts, rows, side="right") - 1
+        return part, rows - self._starts[part]
+
+    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+        part, local = self.locate(rows)
+        images: Tensor | None = None
+        for index in np.unique(part):
+            here = np.flatnonzero(part == index)
+            read = self.parts[index].read(local[here], key)
+            if images is None:
+                images = read.new_empty((len(rows), *read.shape[1:]))
+            images[torch.from_numpy(here)] = read
+        if images is None:
+            return torch.empty((0, self.channels, self.size, self.size), dtype=torch.uint8)
+        return images
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "chain", "parts": [part.describe() for part in self.parts]}
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Labelled rows of a source, in order. ``rows`` are the stable ids of the images."""
+
+    source: Source
+    rows: Int64
+    labels: Int64
+
+    def __post_init__(self) -> None:
+        if self.rows.shape != self.labels.shape or self.rows.ndim != 1:
+            raise ValueError(f"rows {self.rows.shape} and labels {self.labels.shape} must be two equal lists")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def subset(self, indices: npt.NDArray[Any] | Sequence[int]) -> ImageSet:
+        """The images at these positions (or where this mask is true), in that order."""
+        chosen = np.asarray(indices)
+        if chosen.dtype != np.bool_:
+            chosen = chosen.astype(np.int64)
+        return ImageSet(self.source, self.rows[chosen], self.labels[chosen])
+
+    def of_class(self, label: int) -> ImageSet:
+        return self.subset(self.labels == label)
+
+    def relabel(self, labels: Int64) -> ImageSet:
+        return ImageSet(self.source, self.rows, labels.astype(np.int64))
+
+    def counts(self, classes: int) -> Int64:
+        """Images per label 0..classes-1, from the labels alone."""
+        return np.bincount(self.labels, minlength=classes).astype(np.int64)
+
+    def join(self, other: ImageSet) -> ImageSet:
+        """These images followed by the other's; sources are chained only where they differ."""
+        if not len(other):
+            return self
+        if not len(self):
+            return other
+        if self.source is other.source:
+            source, left, right = self.source, self.rows, other.rows
+        else:
+            parts: list[Source] = []
+            for one in (self.source, other.source):
+                for part in one.parts if isinstance(one, ChainSource) else (one,):
+                    if not any(part is own for own in parts):
+                        parts.append(part)
+            chain = ChainSource(parts)
+            source, left, right = chain, _rows_in(chain, self), _rows_in(chain, other)
+        return ImageSet(source, np.concatenate([left, right]), np.concatenate([self.labels, other.labels]))
+
+
+def _rows_in(chain: ChainSource, images: ImageSet) -> Int64:
+    source = images.source
+    if not isinstance(source, ChainSource):
+        return images.rows + chain.offset(source)
+    offsets = np.array([chain.offset(part) for part in source.parts], dtype=np.int64)
+    part, local = source.locate(images.rows)
+    return local + offsets[part]
+
+
+def empty_like(images: ImageSet) -> ImageSet:
+    """No images, of the same source."""
+    return images.subset(np.zeros(0, dtype=np.int64))

@@ -1,0 +1,83 @@
+"""What a head is: features in, logits out, and a way to grow."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+_NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+
+
+class Logits(NamedTuple):
+    """Scores over all classes seen so far, (N, classes)."""
+
+    fused: Tensor
+    """What the head answers."""
+    new: Tensor | None = None
+    """The new branch alone, where there are branches."""
+    old: Tensor | None = None
+    """The old branch alone; None at task 1, where there is no past."""
+    extras: Mapping[str, Tensor] = _NOTHING
+    """Named by-products: raw cosines, an auxiliary head's logits."""
+
+
+class Head(nn.Module, ABC):
+    """Features to logits. It starts without a class; ``grow`` opens each task, the first too."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.tasks: list[int] = []
+        """Number of classes each task brought."""
+
+    @property
+    def classes(self) -> int:
+        return sum(self.tasks)
+
+    @abstractmethod
+    def grow(self, new_classes: int) -> None:
+        """Open a task: add rows for its classes. Old rows are kept bit for bit."""
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Logits:
+        """Logits of maps (N, C, H, W) or pooled vectors (N, C)."""
+
+    @abstractmethod
+    def fold(self) -> nn.Module:
+        """The same function of pooled features in evaluation mode; one ``nn.Linear`` where it is affine."""
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The constructor's arguments besides ``channels``, as JSON."""
+
+
+def pool(features: Tensor) -> Tensor:
+    """Global average over the positions of a map; vectors pass through."""
+    return features.mean(dim=(2, 3)) if features.ndim == 4 else features
+
+
+def new_linear(channels: int, classes: int) -> nn.Linear:
+    """A classifier layer: weights uniform in ±sqrt(3 / channels) (Kaiming, linear gain), bias zero."""
+    layer = nn.Linear(channels, classes)
+    with torch.no_grad():
+        bound = math.sqrt(3 / channels)
+        layer.weight.uniform_(-bound, bound)
+        layer.bias.zero_()
+    return layer
+
+
+def grown_linear(old: nn.Linear | None, channels: int, new_classes: int) -> nn.Linear:
+    """A layer with fresh rows behind the old ones, which are copied bit for bit (on the old layer's device)."""
+    if old is None:
+        return new_linear(channels, new_classes)
+    layer = new_linear(channels, old.out_features + new_classes).to(old.weight.device, old.weight.dtype)
+    with torch.no_grad():
+        layer.weight[: old.out_features] = old.weight
+        layer.bias[: old.out_features] = old.bias
+    return layer

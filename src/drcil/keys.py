@@ -1,0 +1,44 @@
+"""Keyed randomness: every random choice is a function of what it is for, never of what ran before it.
+
+A key is a 63-bit number derived from a path of names and numbers, such as
+``derive(seed, "task", 3, "fusion", epoch, step, "augment")``. Two runs that reach the same place draw the same
+numbers there, however they got there: with other workers, after an evaluation in between, or after a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+Part = int | str
+
+
+def derive(*path: Part) -> int:
+    """The key of a place in the run. Unequal paths give unequal keys: ("a", 1) is not ("a1",) nor ("a", "1")."""
+    text = "/".join(f"{type(part).__name__}:{part}" for part in path)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(*path: Part) -> torch.Generator:
+    """A torch generator on the CPU for this place. Choices are drawn there and moved, so devices agree."""
+    return torch.Generator().manual_seed(derive(*path))
+
+
+def numpy_generator(*path: Part) -> np.random.Generator:
+    """A numpy generator for this place."""
+    return np.random.default_rng(derive(*path))
+
+
+@contextmanager
+def randomness(*path: Part) -> Iterator[None]:
+    """Within the block torch's global generator is keyed to this place; afterwards it is as it was before.
+
+    For what draws from the global generator and cannot be handed another: layer initialisation, dropout.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(derive(*path))
+        yield
