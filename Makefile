@@ -1,0 +1,47 @@
+# make run         set up if needed, then start a run: make run ARGS="--method mafdrc"
+# make test        what must pass before every commit: lint, types, fast tests with coverage
+# make test-slow   tests that take minutes
+# make test-data   tests on real datasets, in DRCIL_DATA or ../shared/data
+# make clean       remove the environment and all caches
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# One thread per test process: tests are small, and xdist uses the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# pytest answers 5 when a mark selects no test, which is no failure.
+OR_NONE := || test $$? -eq 5
+
+.PHONY: run test test-slow test-data clean
+.DEFAULT_GOAL := test
+
+run: $(INSTALLED)
+	@$(BIN)/drcil run $(ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) -m "not slow and not data" -n 2 --cov
+
+test-slow: $(INSTALLED)
+	$(PYTEST) -m "slow and not data" $(OR_NONE)
+
+test-data: $(INSTALLED)
+	$(PYTEST) -m data -rs $(OR_NONE)
+
+# torch is asked for first, by its exact version, so that pip never weighs newer builds of several gigabytes.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("drcil needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@echo "Installing drcil and its locked dependencies into $(VENV) (once, about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) "$$(grep '^torch==' constraints.txt)"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
