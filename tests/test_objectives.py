@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
@@ -25,6 +27,8 @@ from drcil.objectives import (
 )
 from drcil.stages import Term
 
+Rows = Literal["all", "old"]
+Reduction = Literal["joint", "separate"]
 seeds = st.integers(0, 10_000)
 
 
@@ -92,13 +96,13 @@ class TestDistillation:
     @pytest.mark.parametrize("loss", [distillation, kl_distillation])
     def test_the_teacher_takes_no_gradient(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         student, teacher = draw(0, 3, 4).requires_grad_(), draw(1, 3, 4).requires_grad_()
-        loss(student, teacher).backward()
-        assert teacher.grad is None
-        assert student.grad is not None
+        pull, push = torch.autograd.grad(loss(student, teacher), (student, teacher), allow_unused=True)
+        assert pull.abs().max() > 0
+        assert push is None
 
 
 def looped_branch_loss(
-    new: Tensor, old: Tensor, labels: Tensor, old_classes: int, rows: str, reduction: str, epsilon: float
+    new: Tensor, old: Tensor, labels: Tensor, old_classes: int, rows: Rows, reduction: Reduction, epsilon: float
 ) -> float:
     new_sum, old_sum, old_samples = 0.0, 0.0, 0
     for new_row, old_row, label in zip(new.tolist(), old.tolist(), labels.tolist(), strict=True):
@@ -119,9 +123,9 @@ class TestBranchLoss:
         assert paper.value.item() == pytest.approx(math.log(4) + math.log(2) / 3, abs=1e-6)
 
     @given(seeds, st.sampled_from(["all", "old"]), st.sampled_from(["joint", "separate"]), st.sampled_from([0, 1e-7]))
-    def test_is_the_sum_it_says(self, seed: int, rows: str, reduction: str, epsilon: float) -> None:
+    def test_is_the_sum_it_says(self, seed: int, rows: Rows, reduction: Reduction, epsilon: float) -> None:
         new, old, labels = draw(seed, 8, 6), draw(seed + 1, 8, 6), draw_labels(seed, 8, 6)
-        term = branch_loss(new, old, labels, 4, rows=rows, reduction=reduction, epsilon=epsilon)  # type: ignore[arg-type]
+        term = branch_loss(new, old, labels, 4, rows=rows, reduction=reduction, epsilon=epsilon)
         slow = looped_branch_loss(new, old, labels, 4, rows, reduction, epsilon)
         assert term.value.item() == pytest.approx(slow, rel=1e-10)
 
@@ -134,11 +138,13 @@ class TestBranchLoss:
     @pytest.mark.parametrize("rows", ["all", "old"])
     @pytest.mark.parametrize("reduction", ["joint", "separate"])
     @pytest.mark.parametrize("epsilon", [0, 1e-7])
-    def test_without_old_samples_it_is_the_new_branch_alone(self, rows: str, reduction: str, epsilon: float) -> None:
+    def test_without_old_samples_it_is_the_new_branch_alone(
+        self, rows: Rows, reduction: Reduction, epsilon: float
+    ) -> None:
         new, old, labels = draw(0, 5, 6), draw(1, 5, 6, scale=200), torch.tensor([4, 5, 4, 5, 5])
 
         def loss(new: Tensor, old: Tensor) -> Tensor:
-            return branch_loss(new, old, labels, 4, rows=rows, reduction=reduction, epsilon=epsilon).value  # type: ignore[arg-type]
+            return branch_loss(new, old, labels, 4, rows=rows, reduction=reduction, epsilon=epsilon).value
 
         alone = branch_loss(new, None, labels, 4, epsilon=epsilon).value
         assert loss(new, old).item() == pytest.approx(alone.item(), rel=1e-12)
@@ -250,7 +256,7 @@ class TestPod:
         students = [draw(seed, *shape) for shape in shapes]
         teachers = [draw(seed + 1, *shape) for shape in shapes]
 
-        def profile(sample: np.ndarray) -> np.ndarray:
+        def profile(sample: npt.NDArray[Any]) -> npt.NDArray[Any]:
             by_height = [sum(value**2 for value in line) for channel in sample for line in channel]
             by_width = [sum(value**2 for value in line) for channel in sample for line in channel.T]
             joined = np.array(by_height + by_width)
@@ -267,10 +273,11 @@ class TestPod:
         maps = draw(seed, 2, 3, 4, 4)
         assert pod_spatial([strength * maps], [maps]).item() == pytest.approx(0, abs=1e-9)
 
-    def test_spatial_starts_without_a_jolt(self) -> None:
+    @pytest.mark.parametrize("scale", [3.0, 0.0])
+    def test_spatial_starts_without_a_jolt(self, scale: float) -> None:
         """A student that still equals its teacher, or sees an all-zero map, gets a finite gradient."""
-        for maps in (draw(0, 2, 3, 4, 4), torch.zeros(2, 3, 4, 4)):
-            assert torch.isfinite(gradient(lambda m, old=maps: pod_spatial([m], [old]), maps)).all()
+        maps = draw(0, 2, 3, 4, 4, scale=scale)
+        assert torch.isfinite(gradient(lambda m: pod_spatial([m], [maps]), maps)).all()
 
     def test_flat_by_hand(self) -> None:
         """A right angle costs 1, the same direction nothing, the opposite 2."""
