@@ -113,7 +113,7 @@ def test_identical_images_are_taken_in_their_order() -> None:
 
 
 def test_features_near_zero_are_damped() -> None:
-    """3e-8 / (3e-8 + 1e-8) = 0.75, so x = 1, 0.75, 0 with mean 0.58: first 0.75, then 0.75 + 0 comes nearer to twice it."""
+    """3e-8 / (3e-8 + 1e-8) = 0.75, so x = 1, 0.75, 0 mean 0.58: first 0.75; then 0 brings the mean nearest."""
     assert herd(torch.tensor([[1.0], [3e-8], [0.0]]), 3).tolist() == [1, 2, 0]
 
 
