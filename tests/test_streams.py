@@ -121,7 +121,8 @@ def streams(draw: st.DrawFn) -> Stream:
 def test_tasks_partition_the_dataset(stream: Stream) -> None:
     dataset, seen, rows = stream.dataset, 0, []
     for number, task in enumerate(stream, start=1):
-        assert (task.number, task.old, task.total) == (number, seen, sum(task.sizes))
+        assert (task.number, task.old, task.total) == (number, seen, seen + len(task.classes))
+        assert task.sizes == stream.sizes[:number]
         assert task.classes == tuple(dataset.classes[label] for label in stream.order[task.old : task.total])
         seen = task.total
         parts = [task.new, *([task.validation] if task.validation else [])]
@@ -191,7 +192,9 @@ def test_order_seeds_beyond_the_generator_are_refused(seed: int) -> None:
         ("cifar100-50/10", None, "20/class"),
         ("cifar100-10/10", None, "60"),
         ("cifar100-b50-5", "2000", "2000"),
+        ("imagenet100-first-b50-10", None, "20/class"),
         ("folder:photos-b50-5", None, "60"),
+        ("digits-50/10", None, "60"),
     ],
 )
 def test_the_protocol_chooses_the_memory_unless_the_user_does(name: str, given: str | None, budget: str) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .data.dataset import Dataset
+from .data.dataset import Dataset, DataSpec
 from .data.imageset import ImageSet, Int64, empty_like
 from .errors import UserError, unknown
 from .keys import numpy_generator
@@ -105,8 +105,8 @@ class Task:
     """Counted from 1."""
     classes: tuple[str, ...]
     """The names of the new classes."""
-    old: int
-    """K: the classes before this task."""
+    sizes: tuple[int, ...]
+    """The number of classes of every task so far, this one included."""
     new: ImageSet
     """The training images of the new classes."""
     test: ImageSet
@@ -116,13 +116,18 @@ class Task:
     memory: ImageSet
     """The exemplars of old classes at the task's start. A stream leaves it empty; who learns fills it."""
     budget: Budget
-    sizes: tuple[int, ...]
-    """The number of classes of every task so far, this one included."""
+    spec: DataSpec
+    """What kind of images these are."""
+
+    @property
+    def old(self) -> int:
+        """K: the classes before this task."""
+        return sum(self.sizes[:-1])
 
     @property
     def total(self) -> int:
         """N: the classes seen, this task's included."""
-        return self.old + len(self.classes)
+        return sum(self.sizes)
 
 
 class Stream:
@@ -164,13 +169,13 @@ class Stream:
         return Task(
             number=number,
             classes=self.classes[old:total],
-            old=old,
+            sizes=sizes,
             new=new,
             test=_between(self._test, 0, total),
             validation=None if self._validation is None else _between(self._validation, old, total),
             memory=empty_like(new),
             budget=self.budget,
-            sizes=sizes,
+            spec=self.dataset.spec,
         )
 
 
@@ -217,33 +222,27 @@ class StandardStream(NamedTuple):
     description: str
 
 
-_TOTALS = {
-    "digits": (10, "100"),
-    "cifar100": (100, "2000"),
-    "imagenet100": (100, "2000"),
-    "imagenet1000": (1000, "20000"),
-}
-"""Classes of the datasets with standard streams, and the memory their classes share."""
 _CUTS = ("b0-5", "b0-10", "b0-20", "b50-5", "b50-10", "b50-25")
-_STANDARD = (
-    "digits-b0-5",
-    *(f"{dataset}-{cut}" for dataset in ("cifar100", "imagenet100") for cut in _CUTS),
-    "imagenet1000-b0-10",
-)
+_STANDARD = {
+    "digits": (10, "30", ("b0-5",)),
+    "cifar100": (100, "2000", _CUTS),
+    "imagenet100": (100, "2000", _CUTS),
+    "imagenet1000": (1000, "20000", ("b0-10",)),
+}
+"""Classes, memory and cuts of the datasets with standard streams."""
 
 
 def standard_streams() -> list[StandardStream]:
     """The streams that results are published on, and the one that needs no download. No data is loaded."""
     streams = []
-    for name in _STANDARD:
-        settings = parse_stream(name)
-        classes, total = _TOTALS[settings.dataset]
-        sizes = settings.sizes(classes)
-        memory = _protocol_memory(settings.dataset, sizes, total)
-        text = f"{len(sizes)} tasks of {sizes[0]} classes"
-        if _starts_large(sizes):
-            text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
-        streams.append(StandardStream(name, classes, len(sizes), memory, text))
+    for dataset, (classes, total, cuts) in _STANDARD.items():
+        for cut in cuts:
+            name = f"{dataset}-{cut}"
+            sizes = parse_stream(name).sizes(classes)
+            text = f"{len(sizes)} tasks of {sizes[0]} classes"
+            if _starts_large(sizes):
+                text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
+            streams.append(StandardStream(name, classes, len(sizes), _protocol_memory(dataset, sizes, total), text))
     return streams
 
 
@@ -252,8 +251,12 @@ def _starts_large(sizes: tuple[int, ...]) -> bool:
 
 
 def _protocol_memory(dataset: str, sizes: tuple[int, ...], total: str) -> str:
-    """The published protocols keep 20 images per class after a large base; else the dataset's total is shared."""
-    return "20/class" if dataset in ("cifar100", "imagenet100", "imagenet1000") and _starts_large(sizes) else total
+    """The published protocols keep 20 images per class after a large base; else the dataset says.
+
+    Digits and a user's own folder are not published benchmarks: there the dataset always says.
+    """
+    published = dataset != "digits" and not dataset.startswith("folder:")
+    return "20/class" if published and _starts_large(sizes) else total
 
 
 def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:
