@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from ..errors import UserError
+from ..registry import Registry
 
 _NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -56,28 +59,49 @@ class Head(nn.Module, ABC):
     def options(self) -> dict[str, Any]:
         """The constructor's arguments besides ``channels``, as JSON."""
 
+    def describe(self) -> dict[str, Any]:
+        """Name, width, options and classes per task, as JSON, from which the same shapes can be built again."""
+        name = next((name for name, kind in HEADS.items() if kind is type(self)), None)
+        if name is None:
+            raise LookupError(f"{type(self).__name__} is not registered in HEADS")
+        return {"name": name, "channels": self.channels, "options": self.options(), "tasks": list(self.tasks)}
+
+    def frozen_parameters(self) -> int:
+        """How many learnt numbers it keeps outside its parameters, where no optimiser reaches them."""
+        return 0
+
+
+HEADS: Registry[Callable[..., Head]] = Registry("head")
+
 
 def pool(features: Tensor) -> Tensor:
     """Global average over the positions of a map; vectors pass through."""
     return features.mean(dim=(2, 3)) if features.ndim == 4 else features
 
 
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """The layer with these numbers."""
+    classes, channels = weight.shape
+    # On the meta device nothing is drawn for numbers that are given.
+    layer = nn.Linear(channels, 1, device="meta")
+    layer.out_features = classes
+    layer.weight, layer.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return layer
+
+
 def new_linear(channels: int, classes: int) -> nn.Linear:
     """A classifier layer: weights uniform in ±sqrt(3 / channels) (Kaiming, linear gain), bias zero."""
-    layer = nn.Linear(channels, classes)
-    with torch.no_grad():
-        bound = math.sqrt(3 / channels)
-        layer.weight.uniform_(-bound, bound)
-        layer.bias.zero_()
-    return layer
+    bound = math.sqrt(3 / channels)
+    return linear_of(torch.empty(classes, channels).uniform_(-bound, bound), torch.zeros(classes))
 
 
 def grown_linear(old: nn.Linear | None, channels: int, new_classes: int) -> nn.Linear:
     """A layer with fresh rows behind the old ones, which are copied bit for bit (on the old layer's device)."""
+    if new_classes < 1:
+        raise UserError(f"a task needs at least one new class, but {new_classes} were given")
+    fresh = new_linear(channels, new_classes)
     if old is None:
-        return new_linear(channels, new_classes)
-    layer = new_linear(channels, old.out_features + new_classes).to(old.weight.device, old.weight.dtype)
+        return fresh
+    fresh.to(old.weight.device, old.weight.dtype)
     with torch.no_grad():
-        layer.weight[: old.out_features] = old.weight
-        layer.bias[: old.out_features] = old.bias
-    return layer
+        return linear_of(torch.cat([old.weight, fresh.weight]), torch.cat([old.bias, fresh.bias]))

@@ -1,0 +1,15 @@
+"""Heads: features to logits. They need nothing but torch and can stand in any network in place of ``nn.Linear``.
+
+head = DynamicResidualHead(channels=512)
+head.grow(10)                    # task 1: ten classes
+head(features).fused             # (N, 10)
+head.grow(10)                    # task 2: branches are merged, ten rows added
+head(features).fused             # (N, 20)
+"""
+
+from .base import Head, Logits
+from .dynamic import DynamicResidualHead
+from .linear import LinearHead
+from .residual import ResidualHead
+
+__all__ = ["DynamicResidualHead", "Head", "LinearHead", "Logits", "ResidualHead"]
