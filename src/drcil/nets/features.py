@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+
+from ..registry import Registry
 
 
 class Features(NamedTuple):
@@ -35,3 +38,7 @@ class Backbone(nn.Module, ABC):
     def normalised_convolutions(self) -> list[tuple[str, str]]:
         """Pairs (convolution, batch norm right behind it) by module name: what folding joins."""
         return []
+
+
+BACKBONES: Registry[Callable[[int], Backbone]] = Registry("backbone")
+"""Factories by name; each takes the number of image channels."""
