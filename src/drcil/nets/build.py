@@ -1,0 +1,50 @@
+"""Nets by name: the tables of backbones and heads, filled, and what is built from them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from .. import heads, nets
+from ..heads.base import HEADS, Head
+from .features import BACKBONES, Backbone
+from .net import Net
+
+__all__ = ["BACKBONES", "HEADS", "build_backbone", "build_described_head", "build_head", "build_net"]
+
+
+def build_backbone(name: str, channels_in: int) -> Backbone:
+    """A fresh backbone for images of so many channels."""
+    return BACKBONES[name](channels_in)
+
+
+def build_head(name: str, channels: int, **options: Any) -> Head:
+    """A fresh head, still without a class."""
+    return HEADS[name](channels, **options)
+
+
+def build_described_head(description: Mapping[str, Any]) -> Head:
+    """A head of the shape that ``Head.describe`` told, grown task by task."""
+    head = build_head(description["name"], description["channels"], **description["options"])
+    for new_classes in description["tasks"]:
+        head.grow(new_classes)
+    return head
+
+
+def build_net(description: Mapping[str, Any]) -> Net:
+    """A net of the shape that ``Net.describe`` told, ready for ``load_state_dict``."""
+    return Net(build_backbone(**description["backbone"]), build_described_head(description["head"]))
+
+
+def _fill(room: ModuleType) -> None:
+    """Import every file of a room, so that a new backbone or head is registered by existing."""
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"{room.__name__}.{module.name}")
+
+
+# Last, because the files of these rooms may themselves build nets.
+_fill(nets)
+_fill(heads)

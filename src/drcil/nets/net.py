@@ -1,0 +1,53 @@
+"""The net: a backbone and a head, and its folded form for looking without learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..heads.base import Head, Logits
+from ..stages import Output
+from .features import Backbone
+from .folding import fold_convolutions
+
+
+class Net(nn.Module):
+    """Images to features to logits."""
+
+    def __init__(self, backbone: Backbone, head: Head) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, images: Tensor) -> Output:
+        features = self.backbone(images)
+        return Output(self.head(features.map), features)
+
+    def fold(self) -> FoldedNet:
+        """A copy in evaluation mode that answers the same with fewer operations; this net is left untouched."""
+        return FoldedNet(fold_convolutions(self.backbone), self.head.fold()).eval()
+
+    def describe(self) -> dict[str, Any]:
+        """What ``nets.build.build_net`` needs to make a net of the same shape, as JSON."""
+        return {"part": "net", "backbone": self.backbone.describe(), "head": self.head.describe()}
+
+    def frozen_parameters(self) -> int:
+        """How many learnt numbers are kept outside the parameters: the head's frozen branches."""
+        return self.head.frozen_parameters()
+
+
+class FoldedNet(nn.Module):
+    """What ``Net.fold`` gives: the head has become a layer on pooled features that knows its fused logits only,
+    unless it is a head that cannot be simplified.
+    """
+
+    def __init__(self, backbone: Backbone, classifier: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Output:
+        features = self.backbone(images)
+        answer = self.classifier(features.pooled)
+        return Output(answer if isinstance(answer, Logits) else Logits(fused=answer), features)
