@@ -25,6 +25,19 @@ class Output(NamedTuple):
     features: Features
 
 
+def fused_logits(output: Output) -> Tensor:
+    """What the head answers: the usual scores."""
+    return output.logits.fused
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A named way to turn a trained method into class scores: whose output is read, and how (a part if it has state)."""
+
+    net: nn.Module
+    scores: Callable[[Output], Tensor] = fused_logits
+
+
 class Batch(NamedTuple):
     """One step's labels and the ids of its images (the images themselves are the net's business)."""
 
@@ -32,7 +45,8 @@ class Batch(NamedTuple):
     rows: Tensor
 
 
-class Term(NamedTuple):
+@dataclass(frozen=True)
+class Term:
     """One named part of a loss: a mean over ``count`` samples (None: the whole batch), and its weight.
 
     The count keeps a mean over part of a batch right when the batch is spread over processes, and when an

@@ -55,9 +55,16 @@ class ArraySource(Source):
         self.channels = pixels.shape[1]
         self.size = pixels.shape[2]
         self._description = description or {"kind": "embedded"}
+        self._copies: dict[torch.device, ArraySource] = {}
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def on(self, device: torch.device) -> ArraySource:
+        """These images in a device's memory; moved there once."""
+        if device not in self._copies:
+            self._copies[device] = ArraySource(self.pixels.to(device), self._description)
+        return self._copies[device]
 
     def read(self, rows: Int64, key: int | None = None) -> Tensor:
         return self.pixels[torch.from_numpy(rows).to(self.pixels.device)]

@@ -1,0 +1,43 @@
+"""Class-incremental learning: image classifiers that keep learning new classes without forgetting the old ones.
+
+>>> import drcil
+>>> stream = drcil.stream("digits-b0-5")
+>>> learner = drcil.Learner("replay")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import UserError
+    from .heads import DynamicResidualHead, ResidualHead
+    from .learner import Learner, Prediction
+    from .runs.model import load_model as load
+    from .streams import make_stream as stream
+
+__version__ = "0.1.0"
+__all__ = ["DynamicResidualHead", "Learner", "Prediction", "ResidualHead", "UserError", "load", "stream"]
+
+_HOMES = {
+    "DynamicResidualHead": ("heads", "DynamicResidualHead"),
+    "Learner": ("learner", "Learner"),
+    "Prediction": ("learner", "Prediction"),
+    "ResidualHead": ("heads", "ResidualHead"),
+    "UserError": ("errors", "UserError"),
+    "load": ("runs.model", "load_model"),
+    "stream": ("streams", "make_stream"),
+}
+"""Where each public name lives. Nothing heavy is imported until one is used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'drcil' has no attribute '{name}'")
+    room, own = _HOMES[name]
+    return getattr(import_module(f"{__name__}.{room}"), own)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,138 @@
+"""Colour operations of AutoAugment, equal to Pillow's on 8-bit images.
+
+Most are *pointwise*: what becomes of a pixel depends on its value alone, once the image is known. They are written
+as tables, 256 entries per image and channel, so that images with different operations share one look-up. Values
+are one number per image, a float64 vector on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+LEVELS = 256
+
+
+def look_up(images: Tensor, tables: Tensor) -> Tensor:
+    """Replace every pixel by its entry in the table (N, C or 1, 256) of its image and channel."""
+    entries = tables.expand(-1, images.shape[1], -1)
+    return entries.gather(2, images.flatten(2).long()).view(images.shape)
+
+
+def blend(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
+    """base + factor * (image - base), clipped and cut off to whole levels; a factor above 1 moves away from base."""
+    return to_bytes((images - base).mul_(_per_image(factors, images)).add_(base))
+
+
+def to_bytes(levels: Tensor) -> Tensor:
+    """Floating levels, which are overwritten, clipped to 0..255 and cut off to whole numbers."""
+    # By way of int16, because the direct conversion of floats to bytes is not vectorised on CPUs.
+    return levels.clamp_(0, LEVELS - 1).to(torch.int16).to(torch.uint8)
+
+
+def _per_image(values: Tensor, images: Tensor) -> Tensor:
+    return values.float().to(images.device).view(-1, *[1] * (images.ndim - 1))
+
+
+def grey(images: Tensor) -> Tensor:
+    """Luma (N, 1, H, W) after ITU-R 601-2, in Pillow's 16-bit arithmetic."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.int().unbind(1)
+    return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).to(torch.uint8).unsqueeze(1)
+
+
+def brightness(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend with black."""
+    return to_bytes(images * _per_image(factors, images))
+
+
+def colour(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend with the image's own grey version."""
+    return blend(grey(images).float(), images, factors)
+
+
+def sharpness(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend with a smoothed image: neighbours count 1, the pixel itself 5, sum 13; border pixels are not smoothed."""
+    smooth = images.float()
+    rows = smooth[:, :, :-2] + smooth[:, :, 1:-1] + smooth[:, :, 2:]
+    block = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
+    inner = smooth[:, :, 1:-1, 1:-1]
+    inner.mul_(4).add_(block).div_(13).round_()
+    return blend(smooth, images, factors)
+
+
+def _levels(images: Tensor) -> Tensor:
+    return torch.arange(LEVELS, device=images.device)
+
+
+def invert_table(images: Tensor, _: Tensor) -> Tensor:
+    return (LEVELS - 1 - _levels(images)).to(torch.uint8).expand(len(images), 1, -1)
+
+
+def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
+    """Invert the levels from the threshold upwards."""
+    levels = _levels(images)
+    kept = levels < thresholds.float().to(images.device).view(-1, 1, 1)
+    return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
+
+
+def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
+    """Keep the highest bits of every level."""
+    dropped = (2 ** (8 - bits)).long().to(images.device).view(-1, 1, 1)
+    return (_levels(images) & -dropped).to(torch.uint8)
+
+
+def brightness_table(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend with black."""
+    return brightness(_levels(images).expand(len(images), 1, -1), factors)
+
+
+def contrast_table(images: Tensor, factors: Tensor) -> Tensor:
+    """Blend with the image's mean grey, rounded."""
+    luma = grey(images).flatten(1)
+    pixels = luma.shape[1]
+    mean = (2 * luma.sum(1) + pixels) // (2 * pixels)
+    return blend(mean.float().view(-1, 1, 1), _levels(images).expand(len(images), 1, -1), factors)
+
+
+def autocontrast_table(images: Tensor, _: Tensor) -> Tensor:
+    """Stretch each channel so that its darkest level becomes 0 and its brightest 255.
+
+    In whole numbers; Pillow's floating point falls one level short where the quotient is whole.
+    """
+    pixels = images.flatten(2)
+    low, high = pixels.amin(2, keepdim=True).int(), pixels.amax(2, keepdim=True).int()
+    levels = _levels(images).int()
+    stretched = ((levels - low) * (LEVELS - 1)) // (high - low).clamp(min=1)
+    return torch.where(high > low, stretched.clamp_(0, LEVELS - 1), levels).to(torch.uint8)
+
+
+def equalize_table(images: Tensor, _: Tensor) -> Tensor:
+    """Spread the levels of each channel by its cumulative histogram; left alone where the step would be nothing."""
+    pixels = images.flatten(2).long()
+    one = torch.ones(1, dtype=torch.int32, device=images.device)
+    counts = torch.zeros(*images.shape[:2], LEVELS, dtype=torch.int32, device=images.device)
+    counts.scatter_add_(2, pixels, one.expand_as(pixels))
+    brightest = counts.gather(2, pixels.amax(2, keepdim=True))
+    step = (pixels.shape[2] - brightest) // (LEVELS - 1)
+    below = counts.cumsum(2, dtype=torch.int32) - counts
+    spread = (step // 2 + below) // step.clamp(min=1)
+    return torch.where(step > 0, spread.clamp_(max=LEVELS - 1), _levels(images)).to(torch.uint8)
+
+
+TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {
+        "invert": invert_table,
+        "solarize": solarize_table,
+        "posterize": posterize_table,
+        "brightness": brightness_table,
+        "contrast": contrast_table,
+        "autocontrast": autocontrast_table,
+        "equalize": equalize_table,
+    }
+)
+"""The pointwise operations by name: images and values to tables."""

@@ -1,0 +1,108 @@
+"""Warps of AutoAugment: translate and rotate (nearest pixel) and shear (bicubic), grey where nothing is covered.
+
+Translations and rotations are affine maps per image, so that images with different ones share one fetch; the maps
+sample the same places as Pillow's ``Image.transform``, whose fixed-point arithmetic they follow to the bit. Values
+are one number per image, a float64 vector on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .colour import to_bytes
+
+GREY = 128
+"""The fill of places that no pixel of the source covers."""
+ONE = 1 << 16
+"""One pixel in Pillow's 16.16 fixed-point coordinates."""
+
+
+def rotate_map(height: int, width: int, degrees: Tensor) -> Tensor:
+    """Turn the picture counterclockwise about its centre."""
+    angle = torch.deg2rad(degrees)
+    cos, sin = angle.cos(), angle.sin()
+    # The first pixel's own centre is half a pixel from the corner.
+    x, y = width / 2 - 0.5, height / 2 - 0.5
+    first_x, first_y = width / 2 - cos * x + sin * y, height / 2 - sin * x - cos * y
+    return _fixed(torch.stack([cos, -sin, first_x, sin, cos, first_y]))
+
+
+def translate_x_map(height: int, width: int, fractions: Tensor) -> Tensor:
+    """Look this fraction of the width to the right, which moves the picture to the left."""
+    return _translate_map(2, fractions * width)
+
+
+def translate_y_map(height: int, width: int, fractions: Tensor) -> Tensor:
+    """Look this fraction of the height down, which moves the picture up."""
+    return _translate_map(5, fractions * height)
+
+
+def _translate_map(coefficient: int, pixels: Tensor) -> Tensor:
+    # Pillow leaves fixed point aside where the axes stay apart, so the shift is rounded before.
+    matrix = torch.zeros(6, len(pixels), dtype=torch.float64)
+    matrix[[0, 4]] = 1
+    matrix[coefficient] = (pixels + 0.5).floor()
+    return _fixed(matrix)
+
+
+def _fixed(matrix: Tensor) -> Tensor:
+    return (matrix * ONE + 0.5).floor().to(torch.int32)
+
+
+AFFINE: Mapping[str, Callable[[int, int, Tensor], Tensor]] = MappingProxyType(
+    {"translateX": translate_x_map, "translateY": translate_y_map, "rotate": rotate_map}
+)
+"""The operations that move pixels, by name: height, width and values to coefficients for ``fetch``."""
+
+
+def fetch(images: Tensor, coefficients: Tensor) -> Tensor:
+    """Fetch for each output pixel the source pixel it falls into, or grey.
+
+    Coefficients are (6, N), fixed point: the source of row i, column j is x = a j + b i + c, y = d j + e i + f.
+    """
+    count, _, height, width = images.shape
+    device = images.device
+    a, b, c, d, e, f = coefficients.to(device).view(6, count, 1, 1)
+    i = torch.arange(height, dtype=torch.int32, device=device).view(-1, 1)
+    j = torch.arange(width, dtype=torch.int32, device=device)
+    x, y = (a * j + (b * i + c)) >> 16, (d * j + (e * i + f)) >> 16
+    # A grey frame of one pixel stands for all that lies outside.
+    framed = F.pad(images, (1, 1, 1, 1), value=GREY)
+    places = (y.clamp_(-1, height) + 1) * (width + 2) + (x.clamp_(-1, width) + 1)
+    return _pick(framed, places).view(images.shape)
+
+
+def _pick(images: Tensor, places: Tensor) -> Tensor:
+    """The pixels (N, C, P) at these places (N, H, W) of the flattened rows; the same for all channels."""
+    # Along one flat axis, because a gather along short rows is several times slower on CPUs.
+    return images.flatten(2).gather(2, places.long().flatten(1)[:, None].expand(-1, images.shape[1], -1))
+
+
+def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
+    """Sample row y at x + slope * y (pixel centres), bicubic with a = -1 as in Pillow's transforms.
+
+    The offset is the same along a row, so the cubic runs through four shifted copies of it.
+    """
+    height, width = images.shape[2:]
+    device = images.device
+    offset = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)
+    whole = offset.floor()
+    shift = (offset - whole).float().to(device)[:, None, :, None]
+    rows, columns = torch.arange(height, device=device)[:, None] * width, torch.arange(width, device=device)
+    middle = whole.long().to(device)[:, :, None] + columns
+    taps = [rows + (middle + tap).clamp_(0, width - 1) for tap in (-1, 0, 1, 2)]
+    before, here, after, beyond = (_pick(images, places).view(images.shape).float() for places in taps)
+    cube = here - before + beyond - after
+    sheared = here + shift * (after - before + shift * (before - here - cube + shift * cube))
+    first, last = (bound.ceil().to(device)[:, None, :, None] for bound in (-0.5 - offset, width - 0.5 - offset))
+    return to_bytes(torch.where((columns >= first) & (columns < last), sheared, GREY))
+
+
+def shear_y(images: Tensor, slopes: Tensor) -> Tensor:
+    """Sample column x at y + slope * x: a horizontal shear of the transposed images."""
+    return shear_x(images.transpose(2, 3), slopes).transpose(2, 3)

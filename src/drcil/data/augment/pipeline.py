@@ -1,0 +1,113 @@
+"""The named training augmentations: which steps, in which order, for which kind of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import unknown
+from ..dataset import DataSpec
+from . import colour, framing
+from .policy import CIFAR10, IMAGENET, AutoAugment
+
+Step = Callable[[Tensor, torch.Generator], Tensor]
+
+AUGMENTS = ("none", "crop", "basic", "auto")
+JITTER = 63 / 255
+"""Brightness factors are uniform in 1 - JITTER .. 1 + JITTER."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Steps applied in turn to a batch: uint8 images in, uint8 images of the same shape out.
+
+    The result is a function of the images and the generator's state; the images given are left as they are.
+    """
+
+    steps: tuple[Step, ...]
+    crops_files: bool
+    """Sources on disk shall give their random-resized crop (the training view); no step here crops then."""
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        for step in self.steps:
+            images = step(images, generator)
+        return images
+
+
+def build_augment(name: str, spec: DataSpec, in_memory: bool) -> Augment:
+    """The augmentation of this name for this kind of images.
+
+    ========  ==============================================================================================
+    ``none``   the images as they are
+    ``crop``   random crop, and flip where the spec allows it
+    ``basic``  and brightness
+    ``auto``   and AutoAugment's policy for the kind; then, for ``cifar``, a hole of half the side
+    ========  ==============================================================================================
+
+    The crop is a shifted window after zero padding, except for ``imagenet``: there it is a random-resized crop,
+    cut from the file where images are on disk. ``digits`` have no colours to change: all names but ``none`` crop.
+    PyCIL's usual augmentation is ``basic`` for CIFAR and ImageNet1000 and ``crop`` for ImageNet100.
+    """
+    if name not in AUGMENTS:
+        raise unknown("augmentation", name, AUGMENTS)
+    if name == "none":
+        return Augment((), crops_files=False)
+    crops_files = spec.kind == "imagenet" and not in_memory
+    steps: list[Step] = []
+    if spec.kind != "imagenet":
+        steps.append(RandomShift(spec.padding))
+    elif in_memory:
+        steps.append(random_resized_crop)
+    if spec.flip:
+        steps.append(random_flip)
+    if spec.kind != "digits" and name in ("basic", "auto"):
+        steps.append(random_brightness)
+    if spec.kind != "digits" and name == "auto":
+        steps.append(AutoAugment(IMAGENET if spec.kind == "imagenet" else CIFAR10))
+        if spec.kind == "cifar":
+            steps.append(random_cutout)
+    return Augment(tuple(steps), crops_files)
+
+
+@dataclass(frozen=True)
+class RandomShift:
+    """Zero padding, then a crop of the original size at a uniform place."""
+
+    padding: int
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        top, left = torch.randint(2 * self.padding + 1, (2, len(images)), generator=generator)
+        return framing.pad_crop(images, self.padding, top, left)
+
+
+def random_resized_crop(images: Tensor, generator: torch.Generator) -> Tensor:
+    height, width = images.shape[2:]
+    return framing.resized_crop(images, framing.draw_boxes(len(images), height, width, generator))
+
+
+def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    return framing.flip(images, torch.rand(len(images), generator=generator) < 0.5)
+
+
+def random_brightness(images: Tensor, generator: torch.Generator) -> Tensor:
+    factors = torch.empty(len(images), dtype=torch.float64).uniform_(1 - JITTER, 1 + JITTER, generator=generator)
+    return colour.brightness(images, factors)
+
+
+def random_cutout(images: Tensor, generator: torch.Generator) -> Tensor:
+    """One square hole of half the image's side (16 of 32 pixels), its centre uniform over the image."""
+    height, width = images.shape[2:]
+    centre_y = torch.randint(height, (len(images),), generator=generator)
+    centre_x = torch.randint(width, (len(images),), generator=generator)
+    return framing.cutout(images, min(height, width) // 2, centre_y, centre_x)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(image / 255 - mean) / std per channel, as float32 in the memory format of the images."""
+    # Constants take the layout of one image, so that the inner loop runs along memory in either format.
+    scale, shift = torch.empty_like(images[:1], dtype=torch.float32), torch.empty_like(images[:1], dtype=torch.float32)
+    centre, width = torch.tensor(mean).view(1, -1, 1, 1), torch.tensor(std).view(1, -1, 1, 1)
+    return (images * scale.copy_(1 / (255 * width))).sub_(shift.copy_(centre / width))

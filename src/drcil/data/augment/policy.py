@@ -1,0 +1,152 @@
+"""AutoAugment (Cubuk et al. 2019): every image draws one of 25 pairs of operations and applies them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from .colour import TABLES, colour, look_up, sharpness
+from .geometric import AFFINE, fetch, shear_x, shear_y
+
+SubPolicy = tuple[str, float, int, str, float, int]
+"""Operation, probability and magnitude index (0..9); twice."""
+
+CIFAR10: tuple[SubPolicy, ...] = (
+    ("invert", 0.1, 7, "contrast", 0.2, 6),
+    ("rotate", 0.7, 2, "translateX", 0.3, 9),
+    ("sharpness", 0.8, 1, "sharpness", 0.9, 3),
+    ("shearY", 0.5, 8, "translateY", 0.7, 9),
+    ("autocontrast", 0.5, 8, "equalize", 0.9, 2),
+    ("shearY", 0.2, 7, "posterize", 0.3, 7),
+    ("color", 0.4, 3, "brightness", 0.6, 7),
+    ("sharpness", 0.3, 9, "brightness", 0.7, 9),
+    ("equalize", 0.6, 5, "equalize", 0.5, 1),
+    ("contrast", 0.6, 7, "sharpness", 0.6, 5),
+    ("color", 0.7, 7, "translateX", 0.5, 8),
+    ("equalize", 0.3, 7, "autocontrast", 0.4, 8),
+    ("translateY", 0.4, 3, "sharpness", 0.2, 6),
+    ("brightness", 0.9, 6, "color", 0.2, 8),
+    ("solarize", 0.5, 2, "invert", 0.0, 3),
+    ("equalize", 0.2, 0, "autocontrast", 0.6, 0),
+    ("equalize", 0.2, 8, "equalize", 0.6, 4),
+    ("color", 0.9, 9, "equalize", 0.6, 6),
+    ("autocontrast", 0.8, 4, "solarize", 0.2, 8),
+    ("brightness", 0.1, 3, "color", 0.7, 0),
+    ("solarize", 0.4, 5, "autocontrast", 0.9, 3),
+    ("translateY", 0.9, 9, "translateY", 0.7, 9),
+    ("autocontrast", 0.9, 2, "solarize", 0.8, 3),
+    ("equalize", 0.8, 8, "invert", 0.1, 3),
+    ("translateY", 0.7, 9, "autocontrast", 0.9, 1),
+)
+
+IMAGENET: tuple[SubPolicy, ...] = (
+    ("posterize", 0.4, 8, "rotate", 0.6, 9),
+    ("solarize", 0.6, 5, "autocontrast", 0.6, 5),
+    ("equalize", 0.8, 8, "equalize", 0.6, 3),
+    ("posterize", 0.6, 7, "posterize", 0.6, 6),
+    ("equalize", 0.4, 7, "solarize", 0.2, 4),
+    ("equalize", 0.4, 4, "rotate", 0.8, 8),
+    ("solarize", 0.6, 3, "equalize", 0.6, 7),
+    ("posterize", 0.8, 5, "equalize", 1.0, 2),
+    ("rotate", 0.2, 3, "solarize", 0.6, 8),
+    ("equalize", 0.6, 8, "posterize", 0.4, 6),
+    ("rotate", 0.8, 8, "color", 0.4, 0),
+    ("rotate", 0.4, 9, "equalize", 0.6, 2),
+    ("equalize", 0.0, 7, "equalize", 0.8, 8),
+    ("invert", 0.6, 4, "equalize", 1.0, 8),
+    ("color", 0.6, 4, "contrast", 1.0, 8),
+    ("rotate", 0.8, 8, "color", 1.0, 2),
+    ("color", 0.8, 8, "solarize", 0.8, 7),
+    ("sharpness", 0.4, 7, "invert", 0.6, 8),
+    ("shearX", 0.6, 5, "equalize", 1.0, 9),
+    ("color", 0.4, 0, "equalize", 0.6, 3),
+    ("equalize", 0.4, 7, "solarize", 0.2, 4),
+    ("solarize", 0.6, 5, "autocontrast", 0.6, 5),
+    ("invert", 0.6, 4, "equalize", 1.0, 8),
+    ("color", 0.6, 4, "contrast", 1.0, 8),
+    ("equalize", 0.8, 8, "equalize", 0.6, 3),
+)
+
+MIXES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"color": colour, "sharpness": sharpness, "shearX": shear_x, "shearY": shear_y}
+)
+"""The operations whose pixels are weighted sums of several, by name."""
+
+OPERATIONS = (*TABLES, *AFFINE, *MIXES)
+_NONE = -1
+
+
+def magnitude(operation: str, index: int) -> tuple[float, float]:
+    """Value of an operation at magnitude index 0..9 as (centre, swing): it takes centre + swing or centre - swing."""
+    step = index / 9
+    match operation:
+        case "shearX" | "shearY":
+            return 0.0, 0.3 * step
+        case "translateX" | "translateY":
+            return 0.0, 150 / 331 * step
+        case "rotate":
+            return 0.0, 30.0 * step
+        case "color" | "contrast" | "sharpness" | "brightness":
+            return 1.0, 0.9 * step
+        case "posterize":
+            return 8.0 - index // 2, 0.0
+        case "solarize":
+            return 256.0 * (1 - step), 0.0
+        case _:
+            return 0.0, 0.0
+
+
+class AutoAugment:
+    """A policy as tables of numbers, applied to a batch group by group: images that share an operation go together."""
+
+    def __init__(self, policy: tuple[SubPolicy, ...]) -> None:
+        pairs = [((p[0], p[1], p[2]), (p[3], p[4], p[5])) for p in policy]
+        swings = [[magnitude(name, index) for name, _, index in pair] for pair in pairs]
+        self.operations = torch.tensor([[OPERATIONS.index(name) for name, _, _ in pair] for pair in pairs])
+        self.probabilities = torch.tensor([[chance for _, chance, _ in pair] for pair in pairs], dtype=torch.float64)
+        self.centres, self.swings = torch.tensor(swings, dtype=torch.float64).unbind(2)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """For each image and turn (N, 2): which operation, or -1 for none, and its value."""
+        pair = torch.randint(len(self.operations), (count,), generator=generator)
+        chance = torch.rand(count, 2, dtype=torch.float64, generator=generator)
+        sign = torch.randint(2, (count, 2), generator=generator) * 2 - 1
+        operations = self.operations[pair].masked_fill(chance >= self.probabilities[pair], _NONE)
+        return operations, self.centres[pair] + sign * self.swings[pair]
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        operations, values = self.draw(len(images), generator)
+        for turn in range(2):
+            images = apply_operations(images, operations[:, turn], values[:, turn])
+        return images
+
+
+def apply_operations(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
+    """Apply to each image the operation of its number (-1: none) with its value.
+
+    Images are put in the order of their operations, so that those which share one are a slice; all pointwise
+    operations end in one look-up, all that move pixels in one fetch.
+    """
+    height, width = images.shape[2:]
+    order = operations.argsort()
+    values = values[order]
+    grouped = images.index_select(0, order.to(images.device))
+    starts = torch.bincount(operations + 1, minlength=len(OPERATIONS) + 1).cumsum(0).tolist()
+    spans = {name: slice(*starts[i : i + 2]) for i, name in enumerate(OPERATIONS) if starts[i] < starts[i + 1]}
+
+    tables = [TABLES[name](grouped[span], values[span]) for name, span in spans.items() if name in TABLES]
+    if tables:
+        pointwise = slice(starts[0], starts[len(TABLES)])
+        entries = torch.cat([table.expand(-1, images.shape[1], -1) for table in tables])
+        grouped[pointwise] = look_up(grouped[pointwise], entries)
+    maps = [AFFINE[name](height, width, values[span]) for name, span in spans.items() if name in AFFINE]
+    if maps:
+        moved = slice(starts[len(TABLES)], starts[len(TABLES) + len(AFFINE)])
+        grouped[moved] = fetch(grouped[moved], torch.cat(maps, dim=1))
+    for name, span in spans.items():
+        if name in MIXES:
+            grouped[span] = MIXES[name](grouped[span], values[span])
+    return grouped.index_select(0, order.argsort().to(images.device))

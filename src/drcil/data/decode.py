@@ -1,0 +1,168 @@
+"""From a picture, whatever its kind, to the square of pixels a net is shown.
+
+The *test view* scales the short side and takes the centre; the *training view* is a random crop of the original,
+scaled (the random resized crop of the ImageNet protocol). Both use Pillow's antialiased bilinear filter.
+
+Pictures become 8-bit RGB (or grey, where one channel is asked for): transparent ones are laid on white, 16-bit
+ones keep their upper eight bits' worth, CMYK and palettes are converted, and the EXIF orientation is honoured.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zlib
+from typing import Literal, NamedTuple
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+Mode = Literal["RGB", "L"]
+
+STANDARD = 224
+"""The image size of nets for photographs."""
+SMALL = 64
+"""Pictures up to this size are kept in memory where possible, and shown whole."""
+
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+"""What Pillow raises for a file that is missing, damaged, too large or no image."""
+
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SIDEWAYS = (5, 6, 7, 8)
+
+
+class Box(NamedTuple):
+    """A rectangle of whole pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def short_side(size: int) -> int:
+    """What the short side is scaled to before the centre of ``size`` is taken: 256 for 224, and in proportion.
+
+    At small sizes it is the size itself: there the whole picture counts, and one of that size is left as it is.
+    """
+    return size if size <= SMALL else round(size * 256 / 224)
+
+
+def natural_size(picture: Image.Image) -> int:
+    """The size to use for pictures like this one unless another is asked for: its own if small, else 224."""
+    return min(picture.size) if min(picture.size) <= SMALL else STANDARD
+
+
+def centre_view(picture: Image.Image, size: int, resize: int, mode: Mode = "RGB") -> Image.Image:
+    """The short side scaled to ``resize``, then the central square of ``size``."""
+    _decode_smaller(picture, min(picture.size) / resize)
+    upright = flatten(_turn(picture, _orientation(picture)), mode)
+    short = min(upright.size)
+    # Only the square is computed, which keeps extremely long pictures as cheap as others.
+    edges = []
+    for length in upright.size:
+        scaled = int(resize * length / short)
+        start = round((scaled - size) / 2)
+        edges.append((start * length / scaled, (start + size) * length / scaled))
+    (left, right), (top, bottom) = edges
+    return upright.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+
+
+def random_view(picture: Image.Image, size: int, random: np.random.Generator, mode: Mode = "RGB") -> Image.Image:
+    """A random crop of the upright picture, scaled to ``size``."""
+    orientation = _orientation(picture)
+    width, height = reversed(picture.size) if orientation in _SIDEWAYS else picture.size
+    box = random_box(width, height, random)
+    _decode_smaller(picture, min(box.width, box.height) / size)
+    upright = flatten(_turn(picture, orientation), mode)
+    across, down = upright.width / width, upright.height / height
+    left, top = round(box.left * across), round(box.top * down)
+    right, bottom = round((box.left + box.width) * across), round((box.top + box.height) * down)
+    return upright.crop((left, top, right, bottom)).resize((size, size), Image.Resampling.BILINEAR)
+
+
+def random_box(width: int, height: int, random: np.random.Generator) -> Box:
+    """Area 8..100 % of the picture, aspect ratio 3/4..4/3 (log-uniform), anywhere inside.
+
+    A draw that does not fit is drawn again; after ten, the largest central box within the ratios is taken.
+    """
+    least, most = 3 / 4, 4 / 3
+    for _ in range(10):
+        area = width * height * random.uniform(0.08, 1.0)
+        ratio = math.exp(random.uniform(math.log(least), math.log(most)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top = int(random.integers(0, height - h + 1))
+            return Box(int(random.integers(0, width - w + 1)), top, w, h)
+    w, h = min(width, round(height * most)), min(height, round(width / least))
+    return Box((width - w) // 2, (height - h) // 2, w, h)
+
+
+def flatten(picture: Image.Image, mode: Mode = "RGB") -> Image.Image:
+    """The picture as 8-bit RGB or grey, without transparency."""
+    if picture.mode.startswith("I"):
+        deep = np.asarray(picture).astype(np.int64).clip(0, 65535)
+        picture = Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8))
+    elif picture.has_transparency_data:
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
+    return picture if picture.mode == mode else picture.convert(mode)
+
+
+def damage(path: str | os.PathLike[str], thorough: bool = False) -> str | None:
+    """Why this file cannot be read as an image; None if it can.
+
+    Not thorough: a JPEG with a sound header and an end marker, and a PNG whose checksums match, are believed
+    without decoding them.
+    """
+    try:
+        with Image.open(path) as picture:
+            if not thorough and picture.format == "PNG":
+                picture.verify()
+            elif thorough or picture.format != "JPEG" or not _has_end_marker(picture):
+                picture.load()
+    except UNREADABLE as error:
+        return reason(error)
+    return None
+
+
+def reason(error: BaseException) -> str:
+    """What Pillow or the system says, in few words."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _has_end_marker(picture: Image.Image) -> bool:
+    stream = getattr(picture, "fp", None)
+    if stream is None:
+        return False
+    place = stream.tell()
+    stream.seek(-2, os.SEEK_END)
+    found: bool = stream.read(2) == b"\xff\xd9"
+    stream.seek(place)
+    return found
+
+
+def _decode_smaller(picture: Image.Image, shrinkage: float) -> None:
+    """Lets a JPEG that will shrink a lot be decoded at 1/2, 1/4 or 1/8, still at twice the detail needed."""
+    if shrinkage >= 4:
+        width, height = picture.size
+        picture.draft(None, (math.ceil(2 * width / shrinkage), math.ceil(2 * height / shrinkage)))
+
+
+def _orientation(picture: Image.Image) -> int:
+    return int(picture.getexif().get(ExifTags.Base.Orientation, 1))
+
+
+def _turn(picture: Image.Image, orientation: int) -> Image.Image:
+    return picture.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else picture

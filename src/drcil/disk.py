@@ -1,0 +1,93 @@
+"""Writing that is never seen half done: to a temporary name, synced, renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as tensors_as_bytes
+from torch import Tensor
+
+from .errors import UserError
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put ``content`` at ``path``, replacing what was there only once all of it is on the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact") from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename inside ``directory`` durable (where the system allows a directory to be synced)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> None:
+    """Tensors by name in safetensors format, with a JSON note in the header."""
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    write_bytes(path, tensors_as_bytes(plain, metadata={"note": json.dumps(note or {})}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What ``write_tensors`` wrote: the tensors (on the CPU) and the note."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            note = json.loads((file.metadata() or {}).get("note", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, note  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
+    """A directory that appears all at once: ``fill`` writes into a temporary one, which is then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        remove_directory(temporary)
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        remove_directory(path)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory of plain files, if it is there."""
+    if path.is_dir():
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()

@@ -1,0 +1,171 @@
+"""What a method is, and the table of those that are known by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from ..data.imageset import ImageSet
+from ..heads.base import Head
+from ..nets.build import build_backbone
+from ..nets.net import Net
+from ..registry import Registry
+from ..stages import Readout, Schedule, Stage
+from ..streams import Task
+from .parts import Part, build_part
+
+
+class Engine(Protocol):
+    """What a method may ask of the engine."""
+
+    def fit(self, stage: Stage) -> None: ...
+
+    def features(self, net: nn.Module, images: ImageSet) -> Tensor: ...
+
+
+class Settings(BaseModel):
+    """A method's settings. Fields that are schedules are its stages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def schedules(self) -> dict[str, Schedule]:
+        return {name: value for name, value in self if isinstance(value, Schedule)}
+
+    def scaled(self, scale: float) -> Settings:
+        """The same settings with ``scale`` times the epochs in every stage."""
+        return self.model_copy(update={name: own.scaled(scale) for name, own in self.schedules().items()})
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Which backbone a method is to use."""
+
+    backbone: str
+    channels_in: int
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """Everything the next task needs: tensors by name, and what to build before they are loaded."""
+
+    tensors: dict[str, Tensor]
+    description: dict[str, Any]
+
+
+class Method(ABC):
+    """How a net learns one task: a sequence of stages.
+
+    What outlives a task is kept in ``parts``: modules that can describe themselves. Saving, resuming and
+    exporting a method is saving its parts.
+    """
+
+    Settings: ClassVar[type[Settings]]
+    first_stages: ClassVar[tuple[str, ...]] = ("first",)
+    """The schedules that the first task runs through, by settings field."""
+    later_stages: ClassVar[tuple[str, ...]] = ("later",)
+    head: ClassVar[str] = "linear"
+    copies: ClassVar[str] = "1"
+    """Networks held while training, for `drcil list methods`."""
+    memory: ClassVar[str | None] = None
+    """A budget that the method's definition demands, whatever the protocol says (``"0"``, ``"all"``)."""
+
+    def __init__(self, settings: Settings, architecture: Architecture) -> None:
+        self.settings = settings
+        self.architecture = architecture
+        self.parts: dict[str, Part] = {}
+
+    @abstractmethod
+    def learn(self, task: Task, engine: Engine) -> None:
+        """Learn the task's classes."""
+
+    def consolidate(self, exemplars: ImageSet, features: Callable[[ImageSet], Tensor]) -> None:
+        """Called when the memory holds the task's exemplars; ``features`` are the herding net's, computed once."""
+
+    def readouts(self) -> Mapping[str, Readout]:
+        """The ways to read class scores; the first is primary."""
+        return {"classifier": Readout(self.net)}
+
+    def herding_net(self) -> nn.Module:
+        """Whose features choose the exemplars."""
+        return self.net
+
+    @property
+    def net(self) -> Net:
+        net = self.parts["net"]
+        assert isinstance(net, Net)
+        return net
+
+    def new_net(self, head: Callable[[int], Head]) -> Net:
+        """A fresh backbone with this kind of head (made for the backbone's width)."""
+        backbone = build_backbone(self.architecture.backbone, self.architecture.channels_in)
+        return Net(backbone, head(backbone.channels))
+
+    def state(self) -> MethodState:
+        tensors = {
+            f"{name}.{path}": tensor for name, part in self.parts.items() for path, tensor in part.state_dict().items()
+        }
+        return MethodState(tensors, {name: part.describe() for name, part in self.parts.items()})
+
+    def restore(self, state: MethodState) -> None:
+        self.parts = {}
+        for name, description in state.description.items():
+            part = build_part(description)
+            prefix = f"{name}."
+            part.load_state_dict(
+                {path.removeprefix(prefix): t for path, t in state.tensors.items() if path.startswith(prefix)}
+            )
+            self.parts[name] = part.eval()
+
+    def parameters(self) -> int:
+        """Numbers that the primary readout's net holds, frozen branches included (batch statistics not)."""
+        net = next(iter(self.readouts().values())).net
+        frozen = getattr(net, "frozen_parameters", lambda: 0)
+        return sum(parameter.numel() for parameter in net.parameters()) + int(frozen())
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A name under which a method can be asked for: a class, its recipe, and settings that the name fixes."""
+
+    name: str
+    build: type[Method]
+    summary: str
+    paper: str
+    year: int
+    recipe: str
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def head(self) -> str:
+        """The kind of head, unless another is asked for."""
+        return str(self.presets.get("head", self.build.head))
+
+
+METHODS: Registry[MethodSpec] = Registry("method")
+M = TypeVar("M", bound=type[Method])
+
+
+def method(name: str, *, paper: str, year: int) -> Callable[[M], M]:
+    """Register a class under a name, with the recipe of the same name; its docstring's first line is the summary."""
+
+    def keep(cls: M) -> M:
+        name_it(name, cls, summary=_first_line(cls), paper=paper, year=year, recipe=name)
+        return cls
+
+    return keep
+
+
+def name_it(
+    name: str, build: type[Method], *, summary: str, paper: str, year: int, recipe: str, **presets: Any
+) -> None:
+    """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
+    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets))
+
+
+def _first_line(cls: type) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,66 @@
+"""iCaRL: distillation from the previous model, and classification by the nearest mean of exemplars."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..data.imageset import ImageSet
+from ..heads import LinearHead
+from ..objectives import distillation
+from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, Method, Settings, method
+from .parts import NearestMean
+from .replay import classification
+
+
+class IcarlSettings(Settings):
+    first: Schedule
+    later: Schedule
+    temperature: float
+    distillation: float
+    """Weight of the distillation term."""
+
+
+@method("icarl", paper="Rebuffi et al., iCaRL: Incremental Classifier and Representation Learning, CVPR", year=2017)
+class Icarl(Method):
+    """Cross-entropy plus distillation from the previous model; nearest mean of exemplars."""
+
+    Settings = IcarlSettings
+    settings: IcarlSettings
+    copies = "2"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        if task.number == 1:
+            self.parts["net"] = self.new_net(LinearHead)
+            self.net.head.grow(len(task.classes))
+            engine.fit(Stage("first", self.net, task.new, classification, self.settings.first))
+            return
+        previous = copy.deepcopy(self.net)
+        self.net.head.grow(len(task.classes))
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE(z, y) + w · KD_T(z_old, z[:K])."""
+            logits = output.logits.fused
+            kept = distillation(logits[:, : task.old], teachers["previous"].logits.fused, self.settings.temperature)
+            return {
+                "classification": Term(F.cross_entropy(logits, batch.labels)),
+                "distillation": Term(kept, self.settings.distillation),
+            }
+
+        data = task.new.join(task.memory)
+        engine.fit(Stage("later", self.net, data, objective, self.settings.later, teachers={"previous": previous}))
+
+    def consolidate(self, exemplars: ImageSet, features: Callable[[ImageSet], Tensor]) -> None:
+        labels = torch.from_numpy(exemplars.labels)
+        self.parts["means"] = NearestMean.of(features(exemplars), labels, self.net.head.classes)
+
+    def readouts(self) -> Mapping[str, Readout]:
+        means = self.parts["means"]
+        assert isinstance(means, NearestMean)
+        return {"nme": Readout(self.net, means), "classifier": Readout(self.net)}

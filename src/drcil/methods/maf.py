@@ -1,0 +1,230 @@
+"""MAF, model adaptation and fusion: learn the new classes alone, then fuse the adapted and the previous model.
+
+With the dynamic residual classifier and logit adjustment this is MAFDRC, the paper's main method.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..heads.base import grown_linear
+from ..heads.residual import ResidualHead
+from ..nets.net import Net
+from ..objectives import distillation, kl_distillation, pod_spatial
+from ..stages import Batch, Losses, Moment, Output, Schedule, Stage, StepHook, Term
+from ..streams import Task
+from .base import Engine, name_it
+from .parts import Number
+from .pipeline import Pipeline, PipelineSettings
+from .remedies import classifier_of
+
+
+class MafSettings(PipelineSettings):
+    adaptation: Schedule
+    fusion: Schedule
+    adaptation_columns: Literal["all", "new"]
+    """Classes that compete in adaptation's cross-entropy."""
+    student: Literal["adapted", "previous"]
+    """Whose backbone and classifier the fused model starts from."""
+    old_distillation: float = Field(ge=0)
+    new_distillation: float = Field(ge=0)
+    temperature: float = Field(gt=0)
+    distillation_form: Literal["kl", "cross-entropy"]
+    adjust_distillation: bool
+    """Whether logit adjustment acts inside distillation too."""
+    pod: float = Field(ge=0)
+    """Weight of POD-spatial on streams with a large base (before the factor sqrt(N / n)); 0: never."""
+    untrained_past: bool
+    """Whether the first model, once it teaches, adds the branch that its training only let decay."""
+    decaying_past: bool
+    """Whether the old branch, though frozen, decays in the adaptation of task 2."""
+
+
+class Maf(Pipeline):
+    """Adaptation on the new images, then fusion of the adapted and the previous model by distillation."""
+
+    Settings = MafSettings
+    settings: MafSettings
+    later_stages = ("adaptation", "fusion")
+    copies = "3"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            self.parts["net"] = self.new_net(self.new_head)
+            self.net.head.grow(len(task.classes))
+            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first))
+            if own.untrained_past:
+                steps = math.ceil(len(task.new) / own.first.batch_size)
+                self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
+            return
+        previous = self.net
+        adapted = self._adapt(previous, task, engine)
+        student = self._student(previous, adapted, len(task.classes))
+        self._fuse(student, self._teacher(previous), adapted, task, engine)
+        self.parts["net"] = student
+        self.remedy(student, task, engine)
+
+    def _adapt(self, previous: Net, task: Task, engine: Engine) -> Net:
+        """The previous model, grown (its branches merged), trained on the new images alone."""
+        adapted = copy.deepcopy(previous)
+        adapted.head.grow(len(task.classes))
+        first = task.old if self.settings.adaptation_columns == "new" else 0
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE of the fused logits, over all classes or the new ones."""
+            return {"adaptation": Term(F.cross_entropy(output.logits.fused[:, first:], batch.labels - first))}
+
+        hooks = []
+        if self.settings.decaying_past and task.number == 2 and isinstance(adapted.head, ResidualHead):
+            hooks = [DecayingPast(adapted.head, self.settings.adaptation)]
+        engine.fit(Stage("adaptation", adapted, task.new, objective, self.settings.adaptation, hooks=hooks))
+        return adapted
+
+    def _student(self, previous: Net, adapted: Net, new_classes: int) -> Net:
+        """The model to be fused: branches of the adapted model; backbone and classifier as the settings say."""
+        student = copy.deepcopy(adapted)
+        if self.settings.student == "previous":
+            student.backbone = copy.deepcopy(previous.backbone)
+            known = classifier_of(previous)
+            student.head.classifier = grown_linear(known, known.in_features, new_classes)
+        for module in student.head.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+        return student
+
+    def _teacher(self, previous: Net) -> Net:
+        """The previous model as a teacher of the old classes."""
+        untrained = self.parts.pop("untrained", None)
+        if untrained is None or not isinstance(previous.head, ResidualHead):
+            return previous
+        assert isinstance(untrained, Number)
+        teacher = copy.deepcopy(previous)
+        assert isinstance(teacher.head, ResidualHead)
+        scale = untrained.value.float().expand(teacher.head.channels)
+        teacher.head.branches.assume(scale=scale, shift=torch.zeros_like(scale))
+        return teacher
+
+    def _fuse(self, student: Net, previous: Net, adapted: Net, task: Task, engine: Engine) -> None:
+        own, old = self.settings, task.old
+        data = task.new.join(task.memory)
+        adjustment = self.adjustment(task, data)
+        distil = kl_distillation if own.distillation_form == "kl" else distillation
+        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.sizes[0] >= 2 * len(task.classes) else 0.0
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""
+            terms = self.classification(output.logits, batch.labels, old, adjustment)
+            fused = output.logits.fused
+            if adjustment is not None and own.adjust_distillation:
+                fused = fused + adjustment.to(fused.device, non_blocking=True)
+            was, became = teachers["previous"].logits.fused, teachers["adapted"].logits.fused
+            terms["old"] = Term(distil(fused[:, :old], was, own.temperature), own.old_distillation)
+            terms["new"] = Term(distil(fused[:, old:], became[:, old:], own.temperature), own.new_distillation)
+            if pod:
+                maps = pod_spatial(output.features.stages, teachers["previous"].features.stages)
+                terms["pod"] = Term(maps, pod)
+            return terms
+
+        teachers = {"previous": previous, "adapted": adapted}
+        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers))
+
+
+def decayed(value: float, schedule: Schedule, steps: int) -> float:
+    """What SGD with momentum and weight decay leaves of a parameter whose gradient is always zero."""
+    velocity = 0.0
+    for epoch in range(schedule.epochs):
+        for _ in range(steps):
+            velocity = schedule.momentum * velocity + schedule.weight_decay * value
+            value -= schedule.rate(epoch) * velocity
+    return value
+
+
+class DecayingPast(StepHook):
+    """Weight decay with momentum and zero gradient on the frozen old branch, step by step.
+
+    The published run suffered it in the adaptation of task 2: its optimiser still held the branch, with a gradient
+    of zeros left over from task 1.
+    """
+
+    def __init__(self, head: ResidualHead, schedule: Schedule) -> None:
+        super().__init__()
+        # Kept out of the module tree: the head is the net's, only the velocities are the hook's own.
+        self._heads = (head,)
+        self._schedule = schedule
+        for name, stack in head.branches.stacks().items():
+            self.register_buffer(name, torch.zeros_like(stack))
+
+    def after_step(self, moment: Moment) -> None:
+        for name, stack in self._heads[0].branches.stacks().items():
+            velocity: Tensor = self.get_buffer(name)
+            velocity.mul_(self._schedule.momentum).add_(stack, alpha=self._schedule.weight_decay)
+            stack.sub_(velocity, alpha=moment.lr)
+
+
+PAPER = "Chen & Chang, Dynamic Residual Classifier for Class Incremental Learning, ICCV"
+name_it("maf", Maf, summary="MAF with a plain linear classifier", paper=PAPER, year=2023, recipe="maf")
+name_it(
+    "maf+bft",
+    Maf,
+    summary="MAF, then balanced fine-tuning of the classifier",
+    paper=PAPER,
+    year=2023,
+    recipe="maf",
+    remedies=("bft",),
+)
+name_it(
+    "maf+wa", Maf, summary="MAF, then weight aligning", paper=PAPER, year=2023, recipe="maf", remedies=("wa",)
+)
+name_it("maf+drc", Maf, summary="MAFDRC without logit adjustment", paper=PAPER, year=2023, recipe="maf", head="drc")
+name_it(
+    "mafrc",
+    Maf,
+    summary="MAF with the residual classifier, all branches kept, and logit adjustment",
+    paper=PAPER,
+    year=2023,
+    recipe="maf",
+    head="rc",
+    remedies=("la",),
+)
+name_it(
+    "mafdrc",
+    Maf,
+    summary="MAF with the dynamic residual classifier and logit adjustment: the paper's main method",
+    paper=PAPER,
+    year=2023,
+    recipe="maf",
+    head="drc",
+    remedies=("la",),
+)
+name_it(
+    "mafdrc-official",
+    Maf,
+    summary="MAFDRC as the authors' published program computes it",
+    paper=PAPER,
+    year=2023,
+    recipe="maf",
+    head="drc",
+    remedies=("la",),
+    branch="bn",
+    fusing="sum",
+    branch_rows="all",
+    branch_reduction="joint",
+    branch_epsilon=1e-7,
+    adjust_by="class",
+    adaptation_columns="new",
+    new_distillation=1.0,
+    temperature=2.0,
+    distillation_form="cross-entropy",
+    adjust_distillation=True,
+    pod=5.0,
+    untrained_past=True,
+)

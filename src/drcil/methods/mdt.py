@@ -1,0 +1,65 @@
+"""MDT, model direct transfer: one stage, in which the previous model teaches the next one. It follows iCaRL."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from ..objectives import distillation
+from ..stages import Batch, Losses, Output, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, name_it
+from .maf import PAPER
+from .pipeline import Pipeline, PipelineSettings
+
+
+class MdtSettings(PipelineSettings):
+    transfer: Schedule
+    temperature: float = Field(gt=0)
+    distillation: float = Field(ge=0)
+    """Weight of the distillation term."""
+
+
+class Mdt(Pipeline):
+    """One stage on new images and memory, with distillation from the previous model."""
+
+    Settings = MdtSettings
+    settings: MdtSettings
+    later_stages = ("transfer",)
+    copies = "2"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own, old = self.settings, task.old
+        if task.number == 1:
+            self.parts["net"] = self.new_net(self.new_head)
+            self.net.head.grow(len(task.classes))
+            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first))
+            return
+        previous = copy.deepcopy(self.net)
+        self.net.head.grow(len(task.classes))
+        data = task.new.join(task.memory)
+        adjustment = self.adjustment(task, data)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """(1 - α) L_fusion + α L_branch + w · KD_T(Φ_{t-1} → old columns)."""
+            terms = self.classification(output.logits, batch.labels, old, adjustment)
+            taught = teachers["previous"].logits.fused
+            kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
+            return {**terms, "distillation": Term(kept, own.distillation)}
+
+        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers={"previous": previous}))
+        self.remedy(self.net, task, engine)
+
+
+name_it("mdt", Mdt, summary="MDT with a plain linear classifier", paper=PAPER, year=2023, recipe="mdt")
+name_it(
+    "mdtdrc",
+    Mdt,
+    summary="MDT with the dynamic residual classifier",
+    paper=PAPER,
+    year=2023,
+    recipe="mdt",
+    head="drc",
+)

@@ -1,0 +1,108 @@
+"""What the three pipelines share: any head, any remedies, and the losses of a residual classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from ..data.imageset import ImageSet
+from ..heads.base import Head, Logits
+from ..nets.build import build_head
+from ..nets.net import Net
+from ..objectives import branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
+from ..stages import Batch, Losses, Output, Schedule, Term
+from ..streams import Task
+from .base import Engine, Method, Settings
+from .remedies import align_weights, classifier_of, fine_tune_classifier
+
+Remedy = Literal["la", "bft", "wa"]
+
+
+class PipelineSettings(Settings):
+    """Head and remedies, and how a residual head is built and taught."""
+
+    first: Schedule
+    finetuning: Schedule
+    """Balanced fine-tuning, for the remedy ``bft``."""
+    head: Literal["linear", "rc", "drc"] = "linear"
+    remedies: tuple[Remedy, ...] = ()
+    """``la`` logit adjustment, ``bft`` balanced fine-tuning, ``wa`` weight aligning."""
+    branch: Literal["conv", "bn"]
+    fusing: Literal["mean", "sum"]
+    new_branch: Literal["keep", "reset"]
+    conv_init: Literal["identity", "kaiming"]
+    alpha: float = Field(ge=0, le=1)
+    """Share of the branch loss in the classification loss."""
+    branch_rows: Literal["old", "all"]
+    branch_reduction: Literal["separate", "joint"]
+    branch_epsilon: float = Field(ge=0)
+    tro: float = Field(gt=0)
+    adjust_by: Literal["task", "class"]
+    reset_classifier: bool
+    """Whether balanced fine-tuning starts from a fresh classifier."""
+
+    @model_validator(mode="after")
+    def _remedies_make_sense(self) -> PipelineSettings:
+        if len(set(self.remedies)) < len(self.remedies):
+            raise ValueError(f"the same remedy twice: {', '.join(self.remedies)}")
+        if {"wa", "bft"} <= set(self.remedies):
+            raise ValueError("'wa' and 'bft' both replace the balance of the trained classifier; choose one of them")
+        return self
+
+
+class Pipeline(Method):
+    """A method whose classifier is a matter of choice."""
+
+    Settings = PipelineSettings
+    settings: PipelineSettings
+
+    def new_head(self, channels: int) -> Head:
+        """A head of the chosen kind, without a class yet."""
+        own = self.settings
+        if own.head == "linear":
+            return build_head("linear", channels)
+        options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
+        return build_head(own.head, channels, **options)
+
+    def adjustment(self, task: Task, data: ImageSet) -> Tensor | None:
+        """The vector that logit adjustment adds to the logits in training; None without that remedy."""
+        if "la" not in self.settings.remedies:
+            return None
+        counts = torch.from_numpy(data.counts(task.total))
+        if self.settings.adjust_by == "class":
+            return logit_adjustment(counts, self.settings.tro)
+        return task_logit_adjustment(counts, task.sizes, self.settings.tro)
+
+    def classification(self, logits: Logits, labels: Tensor, old: int, adjustment: Tensor | None = None) -> dict[str, Term]:
+        """(1 - α) L_fusion + α L_branch; for a head without branches, or at task 1, L_fusion alone."""
+        own = self.settings
+        shift = None if adjustment is None else adjustment.to(labels.device, non_blocking=True)
+        fusion = fusion_loss(logits.fused, labels, shift)
+        if logits.new is None or logits.old is None:
+            return {"fusion": Term(fusion)}
+        branch = branch_loss(
+            logits.new,
+            logits.old,
+            labels,
+            old,
+            rows=own.branch_rows,
+            reduction=own.branch_reduction,
+            epsilon=own.branch_epsilon,
+            weight=own.alpha,
+        )
+        return {"fusion": Term(fusion, 1 - own.alpha), "branch": branch}
+
+    def first_objective(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        """Task 1: there is no past, so the head is its new branch, and the loss is CE."""
+        return self.classification(output.logits, batch.labels, 0)
+
+    def remedy(self, net: Net, task: Task, engine: Engine) -> None:
+        """What corrects the classifier once it is trained, if that was asked for."""
+        if "wa" in self.settings.remedies:
+            align_weights(classifier_of(net), task.old)
+        if "bft" in self.settings.remedies:
+            fine_tune_classifier(net, task, engine, self.settings.finetuning, self.settings.reset_classifier)

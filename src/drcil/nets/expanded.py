@@ -1,0 +1,69 @@
+"""Nets that grow by whole backbones: earlier ones stay as they were, a new one learns beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..heads.base import Head, new_linear
+from ..stages import Output
+from .build import build_backbone, build_described_head
+from .features import Backbone, Features
+from .net import Net
+
+
+class SideBySide(Backbone):
+    """Several backbones on the same images, their maps stacked along the channels, oldest first."""
+
+    def __init__(self, members: Sequence[Backbone]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.channels = sum(member.channels for member in members)
+
+    def forward(self, images: Tensor) -> Features:
+        seen: list[Features] = [member(images) for member in self.members]
+        maps = torch.cat([one.map for one in seen], dim=1)
+        return Features(seen[-1].stages, maps, torch.cat([one.pooled for one in seen], dim=1))
+
+    def describe(self) -> dict[str, Any]:
+        return {"members": [member.describe() for member in self._backbones()]}
+
+    def normalised_convolutions(self) -> list[tuple[str, str]]:
+        return [
+            (f"members.{index}.{conv}", f"members.{index}.{norm}")
+            for index, member in enumerate(self._backbones())
+            for conv, norm in member.normalised_convolutions()
+        ]
+
+    def _backbones(self) -> list[Backbone]:
+        return [member for member in self.members if isinstance(member, Backbone)]
+
+
+class ExpandedNet(Net):
+    """Backbones side by side under one head, and an auxiliary classifier that sees only the newest backbone.
+
+    The auxiliary logits (``extras["auxiliary"]``) make the new backbone learn something of its own; they are for
+    training, and folding drops them.
+    """
+
+    def __init__(self, members: Sequence[Backbone], head: Head, auxiliary_classes: int) -> None:
+        super().__init__(SideBySide(members), head)
+        self.newest = members[-1].channels
+        self.auxiliary = new_linear(self.newest, auxiliary_classes)
+
+    def forward(self, images: Tensor) -> Output:
+        output = super().forward(images)
+        auxiliary = self.auxiliary(output.features.pooled[:, -self.newest :])
+        return Output(output.logits._replace(extras={"auxiliary": auxiliary}), output.features)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "part": "expanded", "auxiliary": self.auxiliary.out_features}
+
+
+def build_expanded(description: Mapping[str, Any]) -> ExpandedNet:
+    """A net of the shape that ``ExpandedNet.describe`` told."""
+    members = [build_backbone(**member) for member in description["backbone"]["members"]]
+    return ExpandedNet(members, build_described_head(description["head"]), description["auxiliary"])

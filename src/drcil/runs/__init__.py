@@ -1,0 +1,1 @@
+"""Runs and models on disk."""

@@ -1,0 +1,66 @@
+"""What a run is going to do, known before anything is trained or written: whether it can begin, and how much work it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..learner import ImageShape, Learner
+from ..memory import Budget
+from ..methods import METHODS, Method, Settings
+from ..nets.build import BACKBONES
+from ..stages import Schedule
+from ..streams import Stream
+from .settings import RunSettings
+
+StageWork = tuple[int, ...]
+"""Image-epochs (images times epochs) of the stages of one task, in order."""
+
+
+def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
+    """The work of every task; or the error that would end the run once its directory exists.
+
+    A learner that can be started on the stream has a known method, valid settings, an augmentation that exists and
+    a device that is there; only the backbone would be asked for later.
+    """
+    BACKBONES[run.backbone or stream.dataset.spec.backbone]
+    learner = Learner(
+        run.method,
+        augment=run.augment,
+        epochs_scale=run.epochs_scale,
+        settings=run.settings,
+        **run.engine.model_dump(),
+    )
+    learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget)
+    return planned_stages(METHODS[run.method].build, learner.method.settings, stream, run.tasks)
+
+
+def planned_work(build: type[Method], settings: Settings, stream: Stream, tasks: int | None = None) -> list[int]:
+    """Image-epochs per task, for the first ``tasks`` of the stream (None: all)."""
+    return [sum(stages) for stages in planned_stages(build, settings, stream, tasks)]
+
+
+def planned_stages(
+    build: type[Method], settings: Settings, stream: Stream, tasks: int | None = None
+) -> list[StageWork]:
+    """The same by stage: a stage's epochs times the new images and the memory at the task's start.
+
+    A plan, not a promise: a stage that trains on part of these images is counted as if it saw all of them.
+    """
+    budget = Budget.parse(build.memory) if build.memory else stream.budget
+    work: list[StageWork] = []
+    per_class = np.zeros(0, dtype=np.int64)
+    for number in range(1, min(tasks or len(stream), len(stream)) + 1):
+        task = stream.task(number)
+        quota = budget.quota(len(per_class)) if len(per_class) else 0
+        kept = per_class if quota is None else np.minimum(per_class, quota)
+        images = len(task.new) + int(kept.sum())
+        names = build.first_stages if number == 1 else build.later_stages
+        work.append(tuple(images * _epochs(settings, name) for name in names))
+        per_class = np.concatenate([per_class, task.new.counts(task.total)[len(per_class) :]])
+    return work
+
+
+def _epochs(settings: Settings, name: str) -> int:
+    """The epochs of the schedule of this name; none where the settings leave the stage out."""
+    schedule = getattr(settings, name)
+    return schedule.epochs if isinstance(schedule, Schedule) else 0

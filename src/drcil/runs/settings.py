@@ -1,0 +1,76 @@
+"""What a run is: every choice that its result depends on, as it stands in ``config.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..disk import write_bytes
+from ..errors import UserError
+from ..recipes import load_profile
+from ..streams import parse_stream
+from ..train import EngineSettings
+
+FORMAT = 1
+_KINDS = {"digits": "digits", "cifar100": "cifar"}
+
+
+class RunSettings(BaseModel):
+    """One method on one stream with one seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = FORMAT
+    method: str
+    stream: str
+    seed: int = Field(default=0, ge=0)
+    """Training."""
+    order_seed: int = Field(default=1993, ge=0)
+    """Class order."""
+    memory: str | None = None
+    backbone: str | None = None
+    data: str | None = None
+    """The data directory."""
+    tasks: int | None = Field(default=None, ge=1)
+    """Stop after so many."""
+    image_size: int | None = Field(default=None, ge=4)
+    epochs_scale: float = Field(default=1.0, gt=0)
+    profile: str = "full"
+    augment: str | None = None
+    validation: float = Field(default=0.0, ge=0, lt=1)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """The method's own settings that were given by hand."""
+    engine: EngineSettings = EngineSettings()
+
+    @property
+    def name(self) -> str:
+        """A directory name that tells runs apart."""
+        stream = self.stream.replace("/", "_").replace(":", "_")
+        profile = "" if self.profile == "full" else f"-{self.profile}"
+        return f"{self.method}-{stream}{profile}-seed{self.seed}"
+
+
+def make_settings(**given: Any) -> RunSettings:
+    """Settings from what the user gave (None: not given) over what the profile says, with errors for people."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    profile = load_profile(chosen.get("profile", "full"))
+    kind = _KINDS.get(parse_stream(chosen["stream"]).dataset, "imagenet")
+    own = profile.pop(kind, {})
+    plain = {name: value for name, value in profile.items() if not isinstance(value, dict)}
+    return checked({**plain, **own, **chosen})
+
+
+def checked(values: dict[str, Any]) -> RunSettings:
+    try:
+        return RunSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"run option '{where}' cannot be {first['input']!r}: {first['msg'].lower()}") from None
+
+
+def write_settings(settings: RunSettings, path: Path) -> None:
+    write_bytes(path, tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)).encode())

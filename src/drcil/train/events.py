@@ -1,0 +1,62 @@
+"""What happens while training, told to whoever listens: the progress display, the event log, a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    task: int
+    stage: str
+    epochs: int
+    first_epoch: int
+    """Where training begins: 0, or the epoch a snapshot was taken at."""
+    images: int
+    """Images per epoch."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Sent for every step; ``losses`` only now and then, because fetching them waits for the device."""
+
+    task: int
+    stage: str
+    epoch: int
+    images: int
+    losses: Mapping[str, float] | None
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    task: int
+    stage: str
+    epoch: int
+    lr: float
+    losses: Mapping[str, float]
+    """Each term's average over the epoch, and ``total``, the weighted sum."""
+    seconds: float
+    accuracy: float | None
+    """Percent on the test images seen so far, if it was asked for in between."""
+
+
+@dataclass(frozen=True)
+class StageDone:
+    task: int
+    stage: str
+    seconds: float
+    restored: bool
+    """Whether the result came from a finished stage of an interrupted run."""
+
+
+Event = StageStarted | StepDone | EpochDone | StageDone
+
+
+class Listener(Protocol):
+    def __call__(self, event: Event) -> None: ...
+
+
+def silence(event: Event) -> None:
+    """The listener that does nothing."""

@@ -1,0 +1,54 @@
+"""Optimisers of a stage: which parameters, which rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ..stages import Group, Stage
+
+
+def groups_of(stage: Stage) -> list[Group]:
+    """The stage's groups; by default every parameter of the net that requires a gradient, in one."""
+    if stage.groups is not None:
+        return list(stage.groups)
+    return [Group([parameter for parameter in stage.net.parameters() if parameter.requires_grad])]
+
+
+@contextmanager
+def trained_parameters(stage: Stage) -> Iterator[None]:
+    """Within the block only what the stage trains requires a gradient, so that no other is computed."""
+    before = {parameter: parameter.requires_grad for parameter in stage.net.parameters()}
+    trained = {parameter for group in groups_of(stage) for parameter in group.parameters}
+    try:
+        for parameter in before:
+            parameter.requires_grad_(parameter in trained)
+        yield
+    finally:
+        for parameter, required in before.items():
+            parameter.requires_grad_(required)
+            parameter.grad = None
+
+
+def make_optimizer(stage: Stage, device: torch.device) -> torch.optim.Optimizer:
+    schedule = stage.schedule
+    groups = [
+        {
+            "params": list(group.parameters),
+            "lr": schedule.lr * group.lr_factor,
+            "lr_factor": group.lr_factor,
+            "weight_decay": schedule.weight_decay if group.weight_decay is None else group.weight_decay,
+        }
+        for group in groups_of(stage)
+    ]
+    fused = device.type in ("cpu", "cuda")
+    if schedule.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=schedule.lr, fused=fused)
+    return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum, fused=fused)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_factor"]
