@@ -1,0 +1,174 @@
+"""Downloading, against a server on this machine that can be told to misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drcil.data.fetch import HOMES, Archive, download, fetch
+from drcil.data.load import dataset_names
+from drcil.errors import UserError
+
+CONTENT = {
+    "things/train": np.random.default_rng(0).bytes(300_000),
+    "things/test": b"few",
+}
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def packed() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for name, content in {**CONTENT, "../escape": b"bad", "things/other": b"not asked for"}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+ARCHIVE = packed()
+
+
+class Server(ThreadingHTTPServer):
+    """Offers the archive. ``ranges`` keeps what was asked for; the switches are the ways servers differ."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.ranges: list[str | None] = []
+        self.resumes = True
+        self.breaks_after: int | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/things.tar.gz"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.ranges.append(wanted)
+        if self.path != "/things.tar.gz":
+            return self.send_error(404)
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.server.resumes else 0
+        if start >= len(ARCHIVE):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(ARCHIVE) - start))
+        self.end_headers()
+        self.wfile.write(ARCHIVE[start : self.server.breaks_after])
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def home(server: Server, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """The archive as the home of a dataset called ``things``."""
+    home = Archive(server.url, md5(ARCHIVE), {name: md5(content) for name, content in CONTENT.items()})
+    monkeypatch.setitem(HOMES._entries, "things", home)
+    return home
+
+
+def test_a_dataset_arrives_whole_and_alone(server: Server, home: Archive, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    folder = fetch("things", tmp_path / "data", progress=lambda done, total: seen.append((done, total)))
+    assert folder == tmp_path / "data" / "things"
+    files = {str(path.relative_to(tmp_path / "data")): path.read_bytes() for path in folder.rglob("*")}
+    assert files == CONTENT
+    assert list((tmp_path / "data").iterdir()) == [folder] and list(tmp_path.iterdir()) == [tmp_path / "data"]
+    assert seen[-1] == (len(ARCHIVE), len(ARCHIVE))
+
+
+def test_what_is_there_is_not_fetched_again_and_what_is_damaged_is(
+    server: Server, home: Archive, tmp_path: Path
+) -> None:
+    folder = fetch("things", tmp_path)
+    fetch("things", tmp_path)
+    assert len(server.ranges) == 1
+    (folder / "test").write_bytes(b"bad")
+    fetch("things", tmp_path)
+    assert len(server.ranges) == 2 and (folder / "test").read_bytes() == CONTENT["things/test"]
+
+
+def test_an_archive_put_there_by_hand_is_used_and_kept(server: Server, home: Archive, tmp_path: Path) -> None:
+    (tmp_path / "things.tar.gz").write_bytes(ARCHIVE)
+    assert (fetch("things", tmp_path) / "test").read_bytes() == b"few"
+    assert server.ranges == [] and (tmp_path / "things.tar.gz").exists()
+
+
+def test_a_broken_download_goes_on_where_it_stopped(server: Server, home: Archive, tmp_path: Path) -> None:
+    server.breaks_after = 100_000
+    with pytest.raises(UserError, match=f"broke after 100000 of {len(ARCHIVE)} bytes"):
+        fetch("things", tmp_path)
+    assert (tmp_path / "things.tar.gz.part").stat().st_size == 100_000
+    server.breaks_after = None
+    fetch("things", tmp_path)
+    assert server.ranges == [None, "bytes=100000-"]
+    assert (tmp_path / "things" / "train").read_bytes() == CONTENT["things/train"]
+
+
+def test_a_server_that_cannot_resume_sends_all_again(server: Server, home: Archive, tmp_path: Path) -> None:
+    (tmp_path / "things.tar.gz.part").write_bytes(ARCHIVE[:5000])
+    server.resumes = False
+    assert (fetch("things", tmp_path) / "test").exists()
+
+
+def test_a_part_longer_than_the_file_is_begun_again(server: Server, home: Archive, tmp_path: Path) -> None:
+    (tmp_path / "things.tar.gz.part").write_bytes(ARCHIVE + b"more")
+    assert (fetch("things", tmp_path) / "test").exists()
+    assert server.ranges == [f"bytes={len(ARCHIVE) + 4}-", None]
+
+
+def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"is not the expected file .md5 {md5(ARCHIVE)}, expected 0000"):
+        download(server.url, tmp_path / "x.tar.gz", "0000")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_connection_is_one_sentence(server: Server, home: Archive, tmp_path: Path) -> None:
+    with Server() as closed:
+        url = closed.url
+    with pytest.raises(UserError, match=r"cannot be reached \(.*\); is this machine online\?"):
+        fetch("things", tmp_path, url=url)
+
+
+def test_a_missing_page_and_a_wrong_address_are_one_sentence(server: Server, home: Archive, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the server answered 404"):
+        fetch("things", tmp_path, url=server.url + "x")
+    with pytest.raises(UserError, match="must begin with http"):
+        fetch("things", tmp_path, url="file:///etc/hostname")
+
+
+def test_every_dataset_has_a_home_or_says_why_not(tmp_path: Path) -> None:
+    assert set(dataset_names()) == set(HOMES)
+    with pytest.raises(UserError, match=r"imagenet100 cannot be fetched: .*imagenet/train/WNID"):
+        fetch("imagenet100", tmp_path)
+    with pytest.raises(UserError, match="ships with drcil"):
+        fetch("digits", tmp_path)
+    with pytest.raises(UserError, match="did you mean 'cifar100'"):
+        fetch("cifar", tmp_path)
