@@ -106,18 +106,19 @@ def _from_archive(archive: Path) -> dict[str, bytes]:
         raise UserError(f"{archive} is damaged ({error}); delete it and run 'drcil data fetch cifar100'") from None
 
 
+_ADMITTED = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     """Lists, dicts, numbers, text and numpy arrays; every other name is refused."""
 
-    _ADMITTED = {
-        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-    }
-
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return self._ADMITTED[module, name]
+            return _ADMITTED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR file") from None
 

@@ -11,7 +11,7 @@ _CHUNK = 1024
 
 
 def overlaps(length: int, size: int) -> Tensor:
-    """How much of input pixel j lies under output pixel i: whole numbers (size, length), each row summing to ``length``.
+    """How much of input pixel j lies under output pixel i: whole numbers (size, length), rows summing to ``length``.
 
     On a ruler with ``length * size`` marks an input pixel is ``size`` marks wide and an output pixel ``length``.
     """
