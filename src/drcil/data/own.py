@@ -32,7 +32,7 @@ _ACCEPTED = (
 def images_from(images: Any, size: int | None = None, channels: int | None = None) -> Source:
     """What a user gives as images, as a source of ``size`` pixels and ``channels`` channels.
 
-    Files are decoded when read, and everything else goes into memory. Arrays and tensors that fit are taken as they are,
+    Files are decoded when read; everything else goes into memory. Arrays and tensors that fit are taken as they are,
     and larger squares averaged by area to a small size, as a dataset in memory would be; all others are shown in the
     test view of pictures. Without ``size`` the first image says it (its own if small, else 224), and
     without ``channels``, too (files: 3). Floats are taken to be in [0, 1].
