@@ -34,6 +34,27 @@ def test_a_misspelt_dataset_is_answered_with_the_nearest() -> None:
         load_dataset("cifar10")
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "sentence"),
+    [("digits", 0, "image size 0 is not possible"), ("folder:", None, "'folder:' names no folder")],
+)
+def test_what_cannot_be_loaded_is_one_sentence(name: str, size: int | None, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        load_dataset(name, image_size=size)
+
+
+def test_a_chain_of_sources_is_found_again() -> None:
+    digits = load_dataset("digits")
+    both = digits.train.join(digits.test)
+    again = find_source(both.source.describe())
+    assert torch.equal(again.read(both.rows), both.source.read(both.rows))
+
+
+def test_embedded_images_cannot_be_found_again() -> None:
+    with pytest.raises(ValueError, match="keep a copy of its images"):
+        find_source({"kind": "embedded"})
+
+
 def test_the_data_directory_is_given_or_named_by_the_environment_or_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRCIL_DATA", "/somewhere")
     assert data_directory(Path("here")) == Path("here")

@@ -49,21 +49,14 @@ def load_folder(path: Path, image_size: int | None = None) -> Dataset:
         raise UserError(f"{path} has no class directories; expected PATH/CLASS/images or PATH/train/CLASS/images")
     size = image_size or STANDARD
     if "train" in classes and directory_names(path / "train"):
-        testing = next(
-            (path / name for name in ("test", "val") if name in classes and directory_names(path / name)), None
-        )
-        if testing is None:
-            raise UserError(f"{path} has train/CLASS but neither test/CLASS nor val/CLASS directories beside it")
-        train, test = path / "train", testing
-        classes = _common_classes(train, test)
-        return Dataset(
-            f"folder:{path}", tuple(classes), image_set(train, classes, size), image_set(test, classes, size), SPEC
-        )
-    everything = image_set(path, classes, size)
-    testing_rows = _set_aside(everything, classes)
-    return Dataset(
-        f"folder:{path}", tuple(classes), everything.subset(~testing_rows), everything.subset(testing_rows), SPEC
-    )
+        training, testing = path / "train", _test_directory(path)
+        classes = _common_classes(training, testing)
+        train, test = image_set(training, classes, size), image_set(testing, classes, size)
+    else:
+        everything = image_set(path, classes, size)
+        aside = _set_aside(everything, classes)
+        train, test = everything.subset(~aside), everything.subset(aside)
+    return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
 
 
 def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
@@ -81,6 +74,13 @@ def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
         why = f"; unreadable: {_some(lost)}" if lost else ""
         raise UserError(f"class '{classes[label]}' has no readable image in {root / classes[label]}{why}")
     return images
+
+
+def _test_directory(path: Path) -> Path:
+    for name in ("test", "val"):
+        if (path / name).is_dir() and directory_names(path / name):
+            return path / name
+    raise UserError(f"{path} has train/CLASS but neither test/CLASS nor val/CLASS directories beside it")
 
 
 def _common_classes(train: Path, test: Path) -> list[str]:
