@@ -66,7 +66,7 @@ def sharpness(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _levels(images: Tensor) -> Tensor:
-    return torch.arange(LEVELS, device=images.device)
+    return torch.arange(LEVELS, dtype=torch.int32, device=images.device)
 
 
 def invert_table(images: Tensor, _: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
 
 def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
     """Keep the highest bits of every level."""
-    dropped = (2 ** (8 - bits)).long().to(images.device).view(-1, 1, 1)
+    dropped = (2 ** (8 - bits)).int().to(images.device).view(-1, 1, 1)
     return (_levels(images) & -dropped).to(torch.uint8)
 
 
@@ -106,7 +106,7 @@ def autocontrast_table(images: Tensor, _: Tensor) -> Tensor:
     """
     pixels = images.flatten(2)
     low, high = pixels.amin(2, keepdim=True).int(), pixels.amax(2, keepdim=True).int()
-    levels = _levels(images).int()
+    levels = _levels(images)
     stretched = ((levels - low) * (LEVELS - 1)) // (high - low).clamp(min=1)
     return torch.where(high > low, stretched.clamp_(0, LEVELS - 1), levels).to(torch.uint8)
 

@@ -36,7 +36,7 @@ def flip(images: Tensor, chosen: Tensor) -> Tensor:
 
 
 def cutout(images: Tensor, side: int, centre_y: Tensor, centre_x: Tensor) -> Tensor:
-    """Black out a square per image: rows centre - side/2 up to, not including, centre + side/2; clipped at the border."""
+    """Black out one square per image, from centre - side/2 to just before centre + side/2, clipped at the border."""
 
     def kept(length: int, centre: Tensor) -> Tensor:
         start = centre.to(images.device)[:, None] - side // 2
@@ -89,10 +89,8 @@ def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
 
     def pick(values: Tensor, dim: int, places: Tensor) -> Tensor:
         shape = [count, 1, 1, 1]
-        shape[dim] = -1
-        size = list(values.shape)
-        size[dim] = places.shape[1]
-        return values.gather(dim, places.view(shape).expand(size))
+        shape[dim] = places.shape[1]
+        return values.gather(dim, places.view(shape).expand(values.shape))
 
     wide = torch.lerp(pick(images, 3, columns).float(), pick(images, 3, next_columns).float(), across)
     full = torch.lerp(pick(wide, 2, rows), pick(wide, 2, next_rows), down)

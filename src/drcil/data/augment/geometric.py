@@ -67,10 +67,10 @@ def fetch(images: Tensor, coefficients: Tensor) -> Tensor:
     """
     count, _, height, width = images.shape
     device = images.device
-    a, b, c, d, e, f = coefficients.to(device).view(6, count, 1, 1)
+    a, b, c = coefficients.to(device).view(2, 3, count, 1, 1).unbind(1)
     i = torch.arange(height, dtype=torch.int32, device=device).view(-1, 1)
     j = torch.arange(width, dtype=torch.int32, device=device)
-    x, y = (a * j + (b * i + c)) >> 16, (d * j + (e * i + f)) >> 16
+    x, y = (a * j + (b * i + c)) >> 16
     # A grey frame of one pixel stands for all that lies outside.
     framed = F.pad(images, (1, 1, 1, 1), value=GREY)
     places = (y.clamp_(-1, height) + 1) * (width + 2) + (x.clamp_(-1, width) + 1)
@@ -78,7 +78,7 @@ def fetch(images: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def _pick(images: Tensor, places: Tensor) -> Tensor:
-    """The pixels (N, C, P) at these places (N, H, W) of the flattened rows; the same for all channels."""
+    """The pixels (N, C, P) at these places (N, ...) of the flattened rows; the same for all channels."""
     # Along one flat axis, because a gather along short rows is several times slower on CPUs.
     return images.flatten(2).gather(2, places.long().flatten(1)[:, None].expand(-1, images.shape[1], -1))
 
@@ -95,8 +95,9 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     shift = (offset - whole).float().to(device)[:, None, :, None]
     rows, columns = torch.arange(height, device=device)[:, None] * width, torch.arange(width, device=device)
     middle = whole.long().to(device)[:, :, None] + columns
-    taps = [rows + (middle + tap).clamp_(0, width - 1) for tap in (-1, 0, 1, 2)]
-    before, here, after, beyond = (_pick(images, places).view(images.shape).float() for places in taps)
+    taps = torch.arange(-1, 3, device=device).view(-1, 1, 1)
+    places = (middle[:, None] + taps).clamp_(0, width - 1) + rows
+    before, here, after, beyond = _pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2)
     cube = here - before + beyond - after
     sheared = here + shift * (after - before + shift * (before - here - cube + shift * cube))
     first, last = (bound.ceil().to(device)[:, None, :, None] for bound in (-0.5 - offset, width - 0.5 - offset))

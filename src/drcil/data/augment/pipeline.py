@@ -32,9 +32,12 @@ class Augment:
     """Sources on disk shall give their random-resized crop (the training view); no step here crops then."""
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        for step in self.steps:
-            images = step(images, generator)
-        return images
+        # Small kernels are many here, and inference mode makes each cheaper; the copy is an ordinary tensor again.
+        with torch.inference_mode():
+            augmented = images
+            for step in self.steps:
+                augmented = step(augmented, generator)
+        return augmented.clone()
 
 
 def build_augment(name: str, spec: DataSpec, in_memory: bool) -> Augment:
