@@ -47,7 +47,7 @@ def grey(images: Tensor) -> Tensor:
 
 def brightness(images: Tensor, factors: Tensor) -> Tensor:
     """Blend with black."""
-    return to_bytes(images * _per_image(factors, images))
+    return to_bytes(images.float().mul_(_per_image(factors, images)))
 
 
 def colour(images: Tensor, factors: Tensor) -> Tensor:
@@ -69,12 +69,8 @@ def _levels(images: Tensor) -> Tensor:
     return torch.arange(LEVELS, dtype=torch.int32, device=images.device)
 
 
-def invert_table(images: Tensor, _: Tensor) -> Tensor:
-    return (LEVELS - 1 - _levels(images)).to(torch.uint8).expand(len(images), 1, -1)
-
-
 def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
-    """Invert the levels from the threshold upwards."""
+    """Invert the levels from the threshold upwards; all of them at 0."""
     levels = _levels(images)
     kept = levels < thresholds.float().to(images.device).view(-1, 1, 1)
     return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
@@ -126,7 +122,7 @@ def equalize_table(images: Tensor, _: Tensor) -> Tensor:
 
 TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {
-        "invert": invert_table,
+        "invert": solarize_table,
         "solarize": solarize_table,
         "posterize": posterize_table,
         "brightness": brightness_table,

@@ -44,10 +44,10 @@ def translate_y_map(height: int, width: int, fractions: Tensor) -> Tensor:
 
 def _translate_map(coefficient: int, pixels: Tensor) -> Tensor:
     # Pillow leaves fixed point aside where the axes stay apart, so the shift is rounded before.
-    matrix = torch.zeros(6, len(pixels), dtype=torch.float64)
-    matrix[[0, 4]] = 1
+    one, zero = torch.ones_like(pixels), torch.zeros_like(pixels)
+    matrix = [one, zero, zero, zero, one, zero]
     matrix[coefficient] = (pixels + 0.5).floor()
-    return _fixed(matrix)
+    return _fixed(torch.stack(matrix))
 
 
 def _fixed(matrix: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     before, here, after, beyond = _pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2)
     cube = here - before + beyond - after
     sheared = here + shift * (after - before + shift * (before - here - cube + shift * cube))
-    first, last = (bound.ceil().to(device)[:, None, :, None] for bound in (-0.5 - offset, width - 0.5 - offset))
+    first, last = (bound.ceil().long().to(device)[:, None, :, None] for bound in (-0.5 - offset, width - 0.5 - offset))
     return to_bytes(torch.where((columns >= first) & (columns < last), sheared, GREY))
 
 

@@ -95,7 +95,7 @@ def magnitude(operation: str, index: int) -> tuple[float, float]:
             return 8.0 - index // 2, 0.0
         case "solarize":
             return 256.0 * (1 - step), 0.0
-        case _:
+        case _:  # autocontrast and equalize have no value; invert is solarize from 0 on
             return 0.0, 0.0
 
 
