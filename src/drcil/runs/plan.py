@@ -1,4 +1,4 @@
-"""What a run is going to do, known before anything is trained or written: whether it can begin, and how much work it is."""
+"""What a run is going to do, known before anything is written: whether it can begin, and how much work it is."""
 
 from __future__ import annotations
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from .events import EpochDone, Event, Listener, StageDone, StageStarted, StepDone
 from .forecast import Forecast
@@ -46,12 +48,22 @@ class Lines:
     def _end_of(self, event: StageDone) -> str:
         if event.restored:
             return "restored, it was finished before"
+        epochs = "1 epoch" if self._epochs == 1 else f"{self._epochs} epochs"
+        parts = [f"{epochs} in {event.seconds:.1f} s", _listed(self._losses)]
         left = self._forecast.seconds_left()
-        parts = [f"{self._epochs} epochs in {event.seconds:.1f} s", _listed(self._losses)]
         return ", ".join([*parts, f"about {duration(left)} left"] if left else parts)
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
+
+
+class _TwoLines(Progress):
+    """The bar, and below it the losses, which would not fit beside it in eighty columns."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["losses"], style="dim", no_wrap=True, overflow="ellipsis")
 
 
 class Bar:
@@ -59,22 +71,15 @@ class Bar:
 
     def __init__(self, console: Console, forecast: Forecast) -> None:
         self._console, self._forecast = console, forecast
-        self._epochs = 0
-        self.progress = Progress(
+        self._epochs, self._images = 0, 0
+        self.progress = _TwoLines(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[epoch]}", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[pace]}", style="cyan", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[left]}", style="green", table_column=Column(no_wrap=True)),
-            TextColumn(
-                "{task.fields[losses]}",
-                style="dim",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-            ),
             console=console,
             transient=True,
-            expand=True,
         )
         self._bar: TaskID | None = None
 
@@ -89,25 +94,23 @@ class Bar:
             fields = {} if event.losses is None else self._fields(event.epoch, event.losses)
             self.progress.update(self._bar, advance=event.images, **fields)
         elif isinstance(event, EpochDone):
-            images = self.progress.tasks[0].fields["images"]
             fields = self._fields(event.epoch, event.losses)
-            self.progress.update(self._bar, completed=(event.epoch + 1) * images, **fields)
+            self.progress.update(self._bar, completed=(event.epoch + 1) * self._images, **fields)
             if event.accuracy is not None:
                 self._console.print(f"{_place(event, self._forecast)}: {_measured(event)}", markup=False)
 
     def _begin(self, event: StageStarted) -> None:
         if self._bar is not None:
             self.progress.remove_task(self._bar)
-        self._epochs = event.epochs
+        self._epochs, self._images = event.epochs, event.images
         self._bar = self.progress.add_task(
             _place(event, self._forecast),
             total=event.epochs * event.images,
             completed=event.first_epoch * event.images,
-            images=event.images,
             **self._fields(event.first_epoch, {}),
         )
 
-    def _fields(self, epoch: int, losses: Mapping[str, float]) -> dict[str, str]:
+    def _fields(self, epoch: int, losses: Mapping[str, float]) -> dict[str, Any]:
         pace, left = self._forecast.images_per_second(), self._forecast.seconds_left()
         return {
             "epoch": f"epoch {epoch + 1}/{self._epochs}",

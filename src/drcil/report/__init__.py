@@ -1,0 +1,1 @@
+"""Reports: tables for the terminal and plots, from the results that runs leave behind."""

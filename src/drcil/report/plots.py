@@ -1,0 +1,101 @@
+"""Plots of results, as PNG. Figures are made by themselves: no window, no global state."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from ..disk import write_bytes
+
+# Okabe and Ito's colours, told apart by colour-blind readers too; yellow is left out, it is too light for a line.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_MARKERS = "osD^vPX"
+_INK, _GRID = "#333333", "#e3e3e3"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One readout of one run."""
+
+    label: str
+    seen: list[int]
+    accuracy: list[float]
+    average: float
+    primary: bool
+
+
+def plot_curve(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Accuracy after each task against the classes seen: a line for every readout of every run."""
+    lines = curves(results)
+    figure = Figure(figsize=(7.2, 4.4), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    for index, line in enumerate(lines):
+        axes.plot(
+            line.seen,
+            line.accuracy,
+            label=f"{line.label}  ({_average(line, lines)})",
+            color=_COLOURS[index % len(_COLOURS)],
+            marker=_MARKERS[index // len(_COLOURS) % len(_MARKERS)],
+            markersize=5,
+            linewidth=2.0 if line.primary else 1.4,
+            linestyle="-" if line.primary else (0, (4, 2)),
+            clip_on=False,
+            zorder=3 if line.primary else 2.5,
+        )
+    _dress(axes, lines)
+    axes.set_title(", ".join(dict.fromkeys(result["stream"] for result in results)), loc="left", weight="bold", pad=12)
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    write_bytes(path, image.getvalue())
+
+
+def curves(results: Sequence[dict[str, Any]]) -> list[Line]:
+    """The lines of a plot. Labels say only what tells the lines apart: readouts, seeds."""
+    runs = Counter(result["method"] for result in results)
+    lines = []
+    for result in results:
+        name = result["method"] + (f", seed {result['seed']}" if runs[result["method"]] > 1 else "")
+        for readout, figures in result["readouts"].items():
+            label = f"{name}, {readout}" if len(result["readouts"]) > 1 else name
+            accuracy = figures["curve"]
+            seen = list(accumulate(result["tasks"]))[: len(accuracy)]
+            lines.append(Line(label, seen, accuracy, figures["avg"], readout == result["readout"]))
+    return lines
+
+
+def _average(line: Line, lines: Sequence[Line]) -> str:
+    """A line's average; where lines end at different tasks averages do not compare, so it says over how many it is."""
+    over = "" if len({len(each.accuracy) for each in lines}) == 1 else f" of {len(line.accuracy)} tasks"
+    return f"avg{over} {line.average:.2f} %"
+
+
+def _dress(axes: Axes, lines: Sequence[Line]) -> None:
+    """Scale, labels, and no ink that says nothing."""
+    lowest = min(value for line in lines for value in line.accuracy)
+    bottom = max(0.0, 10 * ((lowest - 5) // 10))
+    axes.set_ylim(bottom, 100)
+    axes.set_xlabel("classes seen", color=_INK)
+    axes.set_ylabel("accuracy on all classes seen", color=_INK)
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    ticks = sorted({seen for line in lines for seen in line.seen})
+    if len(ticks) <= 12:
+        axes.set_xticks(ticks)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    axes.grid(color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, colors=_INK)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color("#bbbbbb")
+    # Curves fall from the upper left, so the lower left is where there is room.
+    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", labelcolor=_INK, fontsize=9)

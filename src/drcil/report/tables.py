@@ -1,0 +1,85 @@
+"""Tables for the terminal, from results as they stand in ``result.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH = 8
+
+
+def title(result: dict[str, Any]) -> str:
+    """What was run, in one line."""
+    own = result["settings"]
+    return (
+        f"{result['method']} on {result['stream']}, seed {result['seed']}, order seed {result['order_seed']}, "
+        f"memory {own['memory']}, {own['backbone']}"
+    )
+
+
+def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, header: bool = True) -> Table:
+    """A row per task (from 1; None: all that are finished). Widths are fixed: rows printed one by one line up."""
+    readouts = list(result["readouts"])
+    first, *others = ["accuracy"] if len(readouts) == 1 else readouts
+    table = Table(box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("task", "classes", first, "avg", *others, "seconds"):
+        table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
+    for number in tasks or range(1, len(result["curve"]) + 1):
+        seen, curves, average = _until(result, number)
+        primary, *rest = (f"{curve:.2f}" for curve in curves.values())
+        seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
+        table.add_row(str(number), str(seen), primary, f"{average:.2f}", *rest, seconds)
+    return table
+
+
+def task_line(result: dict[str, Any], number: int) -> str:
+    """A task's row where rows are not under a header."""
+    seen, accuracies, average = _until(result, number)
+    names = ["accuracy"] if len(accuracies) == 1 else list(accuracies)
+    measured = ", ".join(f"{name} {accuracy:.2f}" for name, accuracy in zip(names, accuracies.values(), strict=True))
+    seconds = result["per_task"][number - 1]["seconds"]
+    return f"task {number} done: {seen} classes, {measured}, avg {average:.2f}, {seconds:.1f} s"
+
+
+def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, float], float]:
+    """After this task: the classes seen, every readout's accuracy, and the primary one's average so far."""
+    accuracies = {name: figures["curve"][number - 1] for name, figures in result["readouts"].items()}
+    return list(accumulate(result["tasks"]))[number - 1], accuracies, fmean(result["curve"][:number])
+
+
+def summary_table(result: dict[str, Any]) -> Table:
+    """The figures that papers report, for every readout."""
+    several = len(result["readouts"]) > 1
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    for name in (*(["readout"] if several else []), "Avg", "Last", "forgetting", "seconds"):
+        table.add_column(name, justify="left" if name == "readout" else "right", no_wrap=True)
+    for name, figures in result["readouts"].items():
+        lost = figures["forgetting"]
+        row = [f"{figures['avg']:.2f}", f"{figures['last']:.2f}", "–" if lost is None else f"{lost:.2f}"]
+        table.add_row(*([name] if several else []), *row, f"{result['seconds']:.1f}")
+    return table
+
+
+def entries_table(entries: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> Table:
+    """Things known by name, a column for each of their properties but the hidden ones."""
+    names = [name for name in entries[0] if name not in hidden]
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    for name in names:
+        numbers = all(isinstance(entry[name], int) and not isinstance(entry[name], bool) for entry in entries)
+        # Names are what the reader will type: they are never cut or wrapped.
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=name == "name")
+    for entry in entries:
+        table.add_row(*(Text(_cell(entry[name])) for name in names))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)

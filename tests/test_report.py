@@ -1,0 +1,219 @@
+"""What is shown of a run: planned work, time left, progress, tables and plots."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from rich.console import Console
+
+from drcil.memory import Budget
+from drcil.methods import METHODS
+from drcil.methods.settings import resolve_settings
+from drcil.report.plots import curves, plot_curve
+from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
+from drcil.runs.plan import planned_stages, planned_work
+from drcil.streams import make_stream
+from drcil.train.events import EpochDone, StageDone, StageStarted, StepDone
+from drcil.train.forecast import Forecast
+from drcil.train.progress import Bar, Lines, duration, showing
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def result(method: str = "icarl", readouts: tuple[str, ...] = ("nme", "classifier"), seed: int = 0) -> dict[str, Any]:
+    figures = {
+        name: {"curve": [90.0, 70.0 - index], "avg": 80.0 - index / 2, "last": 70.0 - index, "forgetting": 12.5}
+        for index, name in enumerate(readouts)
+    }
+    return {
+        "method": method,
+        "stream": "digits-b0-5",
+        "seed": seed,
+        "order_seed": 1993,
+        "settings": {"memory": "30", "backbone": "resnet-digits"},
+        "tasks": [2, 3],
+        "readout": readouts[0],
+        "curve": figures[readouts[0]]["curve"],
+        "readouts": figures,
+        "seconds": 7.25,
+        "per_task": [{"seconds": 3.0}, {"seconds": 4.25}],
+    }
+
+
+def text(shown: Any) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(shown)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("memory", ["none", "30", "20/class", "all"])
+def test_planned_work_counts_the_images_that_are_there(memory: str) -> None:
+    stream = make_stream("digits-b0-5", memory=memory)
+    spec = METHODS["replay"]
+    settings = resolve_settings(spec, "digits", {"first.epochs": 3, "later.epochs": 2})
+    work = planned_work(spec.build, settings, stream)
+    assert work[0] == 3 * len(stream[0].new)
+    for number in range(2, len(stream) + 1):
+        before = [stream.task(earlier).new for earlier in range(1, number)]
+        quota = Budget.parse(memory).quota(stream.task(number).old)
+        sizes = [int(count) for images in before for count in images.counts(10) if count]
+        kept = sum(size if quota is None else min(size, quota) for size in sizes)
+        assert work[number - 1] == 2 * (len(stream.task(number).new) + kept)
+
+
+def test_planned_work_knows_methods_without_memory_and_runs_that_stop_early() -> None:
+    stream = make_stream("digits-b0-5", memory="all")
+    spec = METHODS["finetune"]
+    settings = resolve_settings(spec, "digits", {"first.epochs": 1, "later.epochs": 1})
+    assert planned_stages(spec.build, settings, stream, 2) == [(len(stream[0].new),), (len(stream[1].new),)]
+
+
+@given(
+    work=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4),
+    pace=st.floats(0.1, 100),
+    skipped=st.integers(0, 2),
+)
+def test_at_a_steady_pace_the_time_left_is_exact(work: list[list[int]], pace: float, skipped: int) -> None:
+    """Every stage is of 10 images and as many epochs as planned; the first few were finished by an earlier process."""
+    clock = Clock()
+    forecast = Forecast([[10 * epochs for epochs in task] for task in work], clock)
+    stages = [(number, epochs) for number, task in enumerate(work, start=1) for epochs in task]
+    skipped = min(skipped, len(work[0]) - 1)
+    left = sum(10 * epochs for _, epochs in stages[skipped:])
+    for position, (task, epochs) in enumerate(stages):
+        if position < skipped:
+            clock.now += 1000
+            forecast(StageDone(task, "stage", 1000, restored=True))
+            assert forecast.seconds_left() is None
+            continue
+        forecast(StageStarted(task, "stage", epochs, 0, 10))
+        for epoch in range(epochs):
+            clock.now += 10 / pace
+            forecast(StepDone(task, "stage", epoch, 10, None))
+            left -= 10
+            assert forecast.seconds_left() == pytest.approx(left / pace, rel=1e-6, abs=1e-6)
+            assert forecast.images_per_second() == pytest.approx(pace, rel=1e-6)
+            forecast(EpochDone(task, "stage", epoch, 0.1, {}, 1.0, None))
+        forecast(StageDone(task, "stage", 1.0, restored=False))
+    assert forecast.seconds_left() == pytest.approx(0)
+
+
+def test_epochs_before_a_snapshot_count_neither_as_work_nor_as_time() -> None:
+    clock = Clock()
+    forecast = Forecast([[1000]], clock)
+    forecast(StageStarted(1, "first", epochs=10, first_epoch=8, images=100))
+    clock.now = 5
+    forecast(StepDone(1, "first", 8, 100, None))
+    assert forecast.seconds_left() == pytest.approx(5)
+
+
+def events(accuracy: float | None = None) -> list[Any]:
+    losses = {"classification": 0.5, "distillation": 0.25, "total": 0.75}
+    return [
+        StageStarted(2, "later", 2, 0, 100),
+        StepDone(2, "later", 0, 100, losses),
+        EpochDone(2, "later", 0, 0.1, losses, 1.0, accuracy),
+        StageDone(2, "later", 3.21, restored=False),
+        StageDone(2, "later", 0.1, restored=True),
+    ]
+
+
+def test_plain_progress_is_a_line_per_stage() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    lines = Lines(console, Forecast([[100], [200]]))
+    for event in events(accuracy=87.654):
+        lines(event)
+    assert isinstance(console.file, io.StringIO)
+    measured, trained, restored = console.file.getvalue().splitlines()
+    assert measured == "task 2/2 later: accuracy 87.65 % after epoch 1"
+    assert trained.startswith("task 2/2 later: 2 epochs in 3.2 s, classification 0.500 distillation 0.250 total 0.750")
+    assert restored == "task 2/2 later: restored, it was finished before"
+
+
+def test_the_bar_fits_eighty_columns() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    bar = Bar(console, Forecast([[100], [200]]))
+    for event in events()[:3]:
+        bar(event)
+    shown = "".join(text(part) for part in bar.progress.get_renderables())
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    for part in ("task 2/2 later", "epoch 1/2", "images/s", "left", "classification 0.500", "distillation 0.250"):
+        assert part in shown
+    assert bar.progress.tasks[0].percentage == 50
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, Bar), (False, Lines)])
+def test_the_display_suits_the_console(terminal: bool, kind: type) -> None:
+    with showing(Console(file=io.StringIO(), force_terminal=terminal), [[100]]) as listener:
+        assert isinstance(listener, kind)
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (7, 59.6, 250, 7384)] == ["0:07", "1:00", "4:10", "2:03:04"]
+
+
+def test_task_rows_printed_one_by_one_line_up() -> None:
+    whole = text(task_table(result())).splitlines()
+    pieces = [text(task_table(result(), [1])), text(task_table(result(), [2], header=False))]
+    assert "".join(pieces).splitlines() == whole
+    assert whole[0].split() == ["task", "classes", "nme", "avg", "classifier", "seconds"]
+    assert whole[2].split() == ["2", "5", "70.00", "80.00", "69.00", "4.2"]
+
+
+def test_a_single_readout_is_simply_the_accuracy() -> None:
+    one = result("replay", ("classifier",))
+    assert text(task_table(one)).splitlines()[0].split() == ["task", "classes", "accuracy", "avg", "seconds"]
+    assert task_line(one, 2) == "task 2 done: 5 classes, accuracy 70.00, avg 80.00, 4.2 s"
+    assert task_line(result(), 1) == "task 1 done: 2 classes, nme 90.00, classifier 90.00, avg 90.00, 3.0 s"
+    assert title(one) == "replay on digits-b0-5, seed 0, order seed 1993, memory 30, resnet-digits"
+
+
+def test_the_summary_has_a_row_per_readout() -> None:
+    rows = [line.split() for line in text(summary_table(result())).splitlines()]
+    assert ["nme", "80.00", "70.00", "12.50", "7.2"] in rows
+    assert ["classifier", "79.50", "69.00", "12.50", "7.2"] in rows
+
+
+def test_one_task_has_no_forgetting_to_show() -> None:
+    single = result("replay", ("classifier",))
+    single["readouts"]["classifier"]["forgetting"] = None
+    assert "–" in text(summary_table(single))
+
+
+def test_entries_are_shown_as_they_are_written() -> None:
+    shown = text(
+        entries_table([{"name": "a[b]", "stages": ["first", "later"], "fetched": True, "paper": "long"}], {"paper"})
+    )
+    assert all(part in shown for part in ("a[b]", "first, later", "yes")) and "long" not in shown
+
+
+def test_lines_of_a_plot_are_labelled_by_what_tells_them_apart() -> None:
+    assert [line.label for line in curves([result("replay", ("classifier",))])] == ["replay"]
+    assert [line.label for line in curves([result()])] == ["icarl, nme", "icarl, classifier"]
+    twice = curves([result("replay", ("classifier",), seed) for seed in (0, 1)])
+    assert [line.label for line in twice] == ["replay, seed 0", "replay, seed 1"]
+    assert twice[0].seen == [2, 5] and twice[0].accuracy == [90.0, 70.0]
+
+
+def test_the_plot_is_written_whole(tmp_path: Path) -> None:
+    plot_curve([result(), result("replay", ("classifier",))], tmp_path / "curve.png")
+    assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
+    with Image.open(tmp_path / "curve.png") as image:
+        assert image.size == (1080, 660) and round(image.info["dpi"][0]) == 150
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24) or ()}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= colours
