@@ -1,0 +1,7 @@
+"""``python -m drcil.cli`` is ``drcil``."""
+
+import sys
+
+from . import main
+
+sys.exit(main())

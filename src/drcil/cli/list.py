@@ -1,0 +1,101 @@
+"""``drcil list``: what is known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import unknown
+from .output import console, print_json
+
+Entries = list[dict[str, Any]]
+
+
+def list_known(
+    kind: Annotated[str, typer.Argument(help="methods, streams, datasets, backbones or heads.")],
+    json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """List methods, streams, datasets, backbones or heads."""
+    from ..report.tables import entries_table
+
+    if kind not in _KINDS:
+        raise unknown("list", kind, _KINDS)
+    entries = _KINDS[kind]()
+    if json:
+        print_json(entries)
+    else:
+        # Citations are for programs: they would leave no room for the rest.
+        console().print(entries_table(entries, hidden=("paper",)))
+
+
+def methods() -> Entries:
+    from ..methods import METHODS
+
+    return [
+        {
+            "name": name,
+            "summary": spec.summary,
+            "paper": spec.paper,
+            "year": spec.year,
+            "head": spec.head,
+            "stages": list(dict.fromkeys((*spec.build.first_stages, *spec.build.later_stages))),
+            "copies": spec.build.copies,
+        }
+        for name, spec in METHODS.items()
+    ]
+
+
+def streams() -> Entries:
+    from ..streams import standard_streams
+
+    return [stream._asdict() for stream in standard_streams()]
+
+
+def datasets() -> Entries:
+    from ..data.dataset import DATASETS
+    from ..data.fetch import HOMES, Archive
+    from ..data.folder import load_folder
+    from ..data.load import FOLDER, dataset_names
+
+    known = [
+        {
+            "name": name,
+            "summary": _summary(DATASETS[name]),
+            "fetched": name in HOMES and isinstance(HOMES[name], Archive),
+        }
+        for name in dataset_names()
+    ]
+    return [*known, {"name": f"{FOLDER}PATH", "summary": _summary(load_folder), "fetched": False}]
+
+
+def backbones() -> Entries:
+    from ..nets.build import BACKBONES
+
+    return _summaries(BACKBONES)
+
+
+def heads() -> Entries:
+    from ..nets.build import HEADS
+
+    return _summaries(HEADS)
+
+
+def _summaries(registry: Mapping[str, Any]) -> Entries:
+    return [{"name": name, "summary": _summary(entry)} for name, entry in registry.items()]
+
+
+def _summary(entry: Any) -> str:
+    """The first sentence of the docstring."""
+    text = " ".join((entry.__doc__ or "").strip().partition("\n\n")[0].split())
+    return text.partition(". ")[0].rstrip(".")
+
+
+_KINDS: dict[str, Callable[[], Entries]] = {
+    "methods": methods,
+    "streams": streams,
+    "datasets": datasets,
+    "backbones": backbones,
+    "heads": heads,
+}

@@ -1,0 +1,29 @@
+"""Where a verb prints: people read a console, programs read JSON from standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PIPE_WIDTH = 160
+"""Columns of tables that go to a file or a program, where there is no window to fit."""
+
+
+def console(stderr: bool = False) -> Console:
+    """For people; on standard error when standard output is for JSON."""
+    from rich.console import Console
+
+    file = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if file.isatty() else _PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def warn(sentence: str) -> None:
+    print(f"drcil: warning: {sentence}", file=sys.stderr)

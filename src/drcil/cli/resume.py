@@ -1,0 +1,23 @@
+"""``drcil resume``: go on with a run that was stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.")] = False,
+) -> None:
+    """Go on with a run where it was stopped. It ends as if it had not been."""
+    from ..runs.plan import plan_run
+    from ..runs.run import Run
+    from .training import train
+
+    run = Run.open(directory)
+    stream = run.stream()
+    train(run, stream, plan_run(run.settings, stream), json=json, quiet=quiet)

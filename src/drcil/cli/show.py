@@ -1,0 +1,31 @@
+"""``drcil show``: the figures of a run, finished or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .output import console, print_json
+
+
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Show the figures of a run, finished or not."""
+    from ..report.tables import summary_table, task_table, title
+    from ..runs.run import Run
+
+    run = Run.open(directory)
+    result = run.result()
+    if json:
+        print_json(result)
+        return
+    screen = console()
+    screen.print(title(result), markup=False, soft_wrap=True)
+    screen.print(task_table(result))
+    screen.print(summary_table(result))
+    if not result["complete"]:
+        screen.print(f"not finished; go on with 'drcil resume {directory}'", markup=False, soft_wrap=True)
