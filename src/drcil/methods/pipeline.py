@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from ..data.imageset import ImageSet
@@ -45,13 +45,14 @@ class PipelineSettings(Settings):
     reset_classifier: bool
     """Whether balanced fine-tuning starts from a fresh classifier."""
 
-    @model_validator(mode="after")
-    def _remedies_make_sense(self) -> PipelineSettings:
-        if len(set(self.remedies)) < len(self.remedies):
-            raise ValueError(f"the same remedy twice: {', '.join(self.remedies)}")
-        if {"wa", "bft"} <= set(self.remedies):
-            raise ValueError("'wa' and 'bft' both replace the balance of the trained classifier; choose one of them")
-        return self
+    @field_validator("remedies")
+    @classmethod
+    def _remedies_make_sense(cls, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+        if len(set(remedies)) < len(remedies):
+            raise ValueError("the same remedy twice")
+        if {"wa", "bft"} <= set(remedies):
+            raise ValueError("'wa' and 'bft' both correct the trained classifier; choose one of them")
+        return remedies
 
 
 class Pipeline(Method):

@@ -1,0 +1,255 @@
+"""The three pipelines: compositions of a head and remedies, each stage as the paper has it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import drcil
+from drcil.errors import UserError
+from drcil.heads import DynamicResidualHead, ResidualHead
+from drcil.learner import Learner
+from drcil.methods import METHODS
+from drcil.methods.maf import DecayingPast, Maf, decayed
+from drcil.methods.remedies import align_weights, balanced_set, classifier_of
+from drcil.methods.settings import resolve_settings
+from drcil.stages import Batch, Moment, Schedule, Stage
+from drcil.streams import Stream
+from drcil.train import Engine
+
+PIPELINES = ("maf", "mdt", "mec")
+BRIEF = 0.03
+
+
+@pytest.fixture(scope="module")
+def digits() -> Stream:
+    return drcil.stream("digits-b0-5")
+
+
+def learnt(name: str, digits: Stream, tasks: int, scale: float = BRIEF, **options: object) -> Learner:
+    learner = Learner(name, epochs_scale=scale, threads=1, **options)  # type: ignore[arg-type]
+    for task in itertools.islice(digits, tasks):
+        learner.learn(task)
+    return learner
+
+
+class Recorder:
+    """Hands stages on to a real engine and keeps them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.stages: list[Stage] = []
+
+    def fit(self, stage: Stage) -> None:
+        self.stages.append(stage)
+        self.engine.fit(stage)
+
+    def features(self, net: torch.nn.Module, images: object) -> torch.Tensor:
+        return self.engine.features(net, images)  # type: ignore[arg-type]
+
+
+def stages_of_task_2(name: str, digits: Stream, **options: object) -> tuple[Learner, list[Stage]]:
+    learner = learnt(name, digits, 1, **options)
+    recorder = Recorder(learner.engine)
+    learner.engine = recorder  # type: ignore[assignment]
+    recorder.task = recorder.engine.task  # type: ignore[attr-defined]
+    learner.learn(digits[1])
+    return learner, recorder.stages
+
+
+def test_names_are_combinations_of_one_class_not_copies_of_code() -> None:
+    family = ("maf", "maf+bft", "maf+wa", "maf+drc", "mafrc", "mafdrc", "mafdrc-official")
+    assert {METHODS[name].build for name in family} == {Maf}
+    plain, full = (resolve_settings(METHODS[name], "cifar", {}) for name in ("maf", "mafdrc"))
+    assert full == plain.model_copy(update={"head": "drc", "remedies": ("la",)})
+
+
+def test_a_name_and_the_same_choice_made_by_hand_learn_the_same_weights(digits: Stream) -> None:
+    by_name = learnt("mafdrc", digits, 2).method.state().tensors
+    by_hand = learnt("maf", digits, 2, settings={"head": "drc", "remedies": ["la"]}).method.state().tensors
+    assert by_name.keys() == by_hand.keys()
+    assert all(torch.equal(by_name[key], by_hand[key]) for key in by_name)
+
+
+@pytest.mark.parametrize("remedies", [["wa", "bft"], ["la", "la"], ["la2"]])
+def test_remedies_that_make_no_sense_are_refused(remedies: list[str]) -> None:
+    with pytest.raises(UserError, match="remedies"):
+        resolve_settings(METHODS["maf"], "digits", {"remedies": remedies})
+
+
+def test_mafdrc_is_well_ahead_of_replay(digits: Stream) -> None:
+    accuracy = {
+        name: learnt(name, digits, 5, scale=0.3).evaluate(digits[4].test) for name in ("replay", "mafdrc")
+    }
+    assert accuracy["mafdrc"] > accuracy["replay"] + 15
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_each_pipeline_learns_with_the_dynamic_residual_classifier(pipeline: str, digits: Stream) -> None:
+    learner = learnt(f"{pipeline}drc", digits, 3)
+    assert learner.evaluate(digits[2].test) > 100 / 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remedies", [[], ["la"], ["bft"], ["wa"], ["la", "bft"], ["la", "wa"]], ids="+".join)
+@pytest.mark.parametrize("head", ["linear", "rc", "drc"])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_combination_runs(pipeline: str, head: str, remedies: list[str], digits: Stream) -> None:
+    learner = learnt(pipeline, digits, 3, settings={"head": head, "remedies": remedies})
+    for readout in learner.readouts():
+        ranking = learner.rank(digits[2].test)[readout]
+        assert ranking.classes.min() >= 0
+        assert ranking.classes.max() < 6
+        assert torch.isfinite(ranking.scores).all()
+
+
+@pytest.mark.parametrize(("name", "keeps"), [("mafdrc", 1), ("mafrc", 3)])
+def test_branches_are_merged_or_kept_at_each_task(name: str, keeps: int, digits: Stream) -> None:
+    learner = learnt(name, digits, 3)
+    head = learner.method.net.head
+    assert isinstance(head, ResidualHead)
+    before = {"old": head.branches.stacks()["weight"].clone(), "new": head.branches.new()["weight"].detach().clone()}
+    learner.learn(digits[3])
+    after = learner.method.net.head
+    assert isinstance(after, ResidualHead)
+    stack = after.branches.stacks()["weight"]
+    assert len(stack) == keeps
+    if isinstance(after, DynamicResidualHead):
+        assert torch.equal(stack, (before["old"] + before["new"]) / 2)
+    else:
+        assert torch.equal(stack, torch.cat([before["old"], before["new"][None]]))
+
+
+def test_maf_adapts_on_new_images_alone_and_fuses_with_the_memory(digits: Stream) -> None:
+    learner, (adaptation, fusion) = stages_of_task_2("mafdrc", digits)
+    new = len(digits[1].new)
+    assert (adaptation.name, len(adaptation.data), set(adaptation.teachers)) == ("adaptation", new, set())
+    assert (fusion.name, set(fusion.teachers)) == ("fusion", {"previous", "adapted"})
+    # Memory at task 2: ⌊30 / 2⌋ of each of the two old classes.
+    assert fusion.data.counts(4).tolist()[:2] == [15, 15]
+    assert len(fusion.data) == new + 30
+    assert learner.method.net is fusion.net
+
+
+@pytest.mark.parametrize("student", ["adapted", "previous"])
+def test_the_student_starts_from_the_model_that_the_settings_name(student: str, digits: Stream) -> None:
+    learner = learnt("mafdrc", digits, 1, settings={"student": student})
+    method = learner.method
+    assert isinstance(method, Maf)
+    previous, adapted = method.net, copy.deepcopy(method.net)
+    adapted.head.grow(2)
+    for parameter in adapted.parameters():
+        parameter.data += 1
+    fused = method._student(previous, adapted, 2)
+    origin = adapted if student == "adapted" else previous
+    assert all(map(torch.equal, fused.backbone.state_dict().values(), origin.backbone.state_dict().values()))
+    assert torch.equal(classifier_of(fused).weight[:2], classifier_of(origin).weight[:2])
+    assert isinstance(fused.head, ResidualHead)
+    assert isinstance(adapted.head, ResidualHead)
+    assert torch.equal(fused.head.branches.new()["weight"], adapted.head.branches.new()["weight"])
+
+
+def test_fusion_without_its_extras_is_plain_cross_entropy(digits: Stream) -> None:
+    off = {"alpha": 0.0, "old_distillation": 0.0, "new_distillation": 0.0}
+    _, (_, fusion) = stages_of_task_2("maf+drc", digits, settings=off)
+    images, labels = torch.randn(8, 1, 8, 8), torch.arange(8) % 4
+    output = fusion.net(images)
+    teachers = {name: teacher(images) for name, teacher in fusion.teachers.items()}
+    terms = fusion.objective(output, teachers, Batch(labels, labels))
+    total = sum(term.weight * term.value for term in terms.values())
+    assert torch.isclose(torch.as_tensor(total), F.cross_entropy(output.logits.fused, labels))
+
+
+def test_logit_adjustment_follows_the_task_or_the_class(digits: Stream) -> None:
+    learner, (_, fusion) = stages_of_task_2("mafdrc", digits)
+    method = learner.method
+    assert isinstance(method, Maf)
+    task = digits[1]
+    counts = fusion.data.counts(4)
+    by_task = method.adjustment(task, fusion.data)
+    assert by_task is not None
+    share = np.array([counts[:2].sum()] * 2 + [counts[2:].sum()] * 2) / counts.sum()
+    assert np.allclose(by_task.numpy(), 1.2 * np.log(share), atol=1e-6)
+    per_class = learnt("mafdrc", digits, 1, settings={"adjust_by": "class"}).method
+    assert isinstance(per_class, Maf)
+    by_class = per_class.adjustment(task, fusion.data)
+    assert by_class is not None
+    assert np.allclose(by_class.numpy(), 1.2 * np.log(counts / counts.sum()), atol=1e-6)
+
+
+def test_pod_acts_only_after_a_large_base() -> None:
+    names: dict[str, set[str]] = {}
+    for name in ("digits-b0-5", "digits-6/2"):
+        stream = drcil.stream(name)
+        _, (_, fusion) = stages_of_task_2("mafdrc-official", stream)
+        images = torch.randn(4, 1, 8, 8)
+        teachers = {key: teacher(images) for key, teacher in fusion.teachers.items()}
+        terms = fusion.objective(fusion.net(images), teachers, Batch(torch.zeros(4).long(), torch.zeros(4).long()))
+        names[name] = set(terms)
+    assert names["digits-6/2"] - names["digits-b0-5"] == {"pod"}
+
+
+def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digits: Stream) -> None:
+    learner = learnt("mecdrc", digits, 1)
+    one = copy.deepcopy(learner.method.net)
+    learner.learn(digits[1])
+    nets = {name: readout.net for name, readout in learner.readouts().items()}
+    assert list(nets) == ["compressed", "expanded"]
+
+    def size(net: torch.nn.Module) -> int:
+        return sum(parameter.numel() for parameter in net.get_submodule("backbone").parameters())
+
+    assert size(nets["compressed"]) == size(one)
+    assert size(nets["expanded"]) == 2 * size(one)
+    frozen = nets["expanded"].get_submodule("backbone.members.0").state_dict()
+    assert all(map(torch.equal, frozen.values(), one.backbone.state_dict().values()))
+
+
+def test_weight_aligning_makes_the_mean_norms_equal() -> None:
+    layer = torch.nn.Linear(7, 9)
+    old = layer.weight[:5].clone()
+    align_weights(layer, 5)
+    norms = layer.weight.norm(dim=1)
+    assert torch.isclose(norms[:5].mean(), norms[5:].mean())
+    assert torch.equal(layer.weight[:5], old)
+
+
+def test_balanced_fine_tuning_trains_the_classifier_alone_on_equally_many_images(digits: Stream) -> None:
+    learner, stages = stages_of_task_2("maf+bft", digits)
+    fusion, balancing = stages[-2:]
+    assert balancing.name == "balancing"
+    assert set(balancing.data.counts(4).tolist()) == {15}
+    before = copy.deepcopy(fusion.net).state_dict()
+    learner.engine.fit(balancing)
+    after = balancing.net.state_dict()
+    changed = {name for name in after if not torch.equal(before[name], after[name])}
+    assert changed == {"head.classifier.weight", "head.classifier.bias"}
+
+
+def test_balanced_fine_tuning_without_memory_is_refused(digits: Stream) -> None:
+    learner = learnt("maf", digits, 1)
+    with pytest.raises(UserError, match="memory is empty"):
+        balanced_set(learner.method.net, digits[1], learner.engine)
+
+
+def test_decay_step_by_step_is_sgd_with_a_zero_gradient() -> None:
+    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05)
+    parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
+    head = DynamicResidualHead(4, branch="bn")
+    head.grow(2)
+    head.grow(2)
+    hook = DecayingPast(head, schedule)
+    for epoch, step in itertools.product(range(3), range(5)):
+        optimizer.param_groups[0]["lr"] = schedule.rate(epoch)
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        with torch.no_grad():
+            hook.after_step(Moment(epoch, step, schedule.rate(epoch), torch.Generator()))
+    assert decayed(1.0, schedule, 5) == pytest.approx(parameter.item(), rel=1e-12)
+    assert head.branches.stacks()["scale"].flatten().tolist() == pytest.approx([parameter.item()] * 4, rel=1e-6)
