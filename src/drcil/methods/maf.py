@@ -61,7 +61,7 @@ class Maf(Pipeline):
         if task.number == 1:
             self.parts["net"] = self.new_net(self.new_head)
             self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first))
+            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net)))
             if own.untrained_past:
                 steps = math.ceil(len(task.new) / own.first.batch_size)
                 self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
@@ -86,7 +86,8 @@ class Maf(Pipeline):
         hooks = []
         if self.settings.decaying_past and task.number == 2 and isinstance(adapted.head, ResidualHead):
             hooks = [DecayingPast(adapted.head, self.settings.adaptation)]
-        engine.fit(Stage("adaptation", adapted, task.new, objective, self.settings.adaptation, hooks=hooks))
+        schedule, groups = self.settings.adaptation, self.groups(adapted)
+        engine.fit(Stage("adaptation", adapted, task.new, objective, schedule, groups=groups, hooks=hooks))
         return adapted
 
     def _student(self, previous: Net, adapted: Net, new_classes: int) -> Net:
@@ -135,7 +136,7 @@ class Maf(Pipeline):
             return terms
 
         teachers = {"previous": previous, "adapted": adapted}
-        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers))
+        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers, groups=self.groups(student)))
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:

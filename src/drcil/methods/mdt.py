@@ -35,7 +35,7 @@ class Mdt(Pipeline):
         if task.number == 1:
             self.parts["net"] = self.new_net(self.new_head)
             self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first))
+            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net)))
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
@@ -49,7 +49,8 @@ class Mdt(Pipeline):
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
             return {**terms, "distillation": Term(kept, own.distillation)}
 
-        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers={"previous": previous}))
+        teachers, groups = {"previous": previous}, self.groups(self.net)
+        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers=teachers, groups=groups))
         self.remedy(self.net, task, engine)
 
 

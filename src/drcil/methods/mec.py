@@ -72,10 +72,18 @@ class Mec(Pipeline):
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
             return {**terms, "auxiliary": Term(alone, own.auxiliary), "distillation": Term(kept, own.distillation)}
 
-        stage = Stage(
-            "expansion", expanded, data, objective, own.expansion, teachers={"previous": previous}, frozen=[frozen]
+        engine.fit(
+            Stage(
+                "expansion",
+                expanded,
+                data,
+                objective,
+                own.expansion,
+                teachers={"previous": previous},
+                groups=self.groups(expanded),
+                frozen=[frozen],
+            )
         )
-        engine.fit(stage)
         return expanded
 
     def _expanded_net(self, task: Task) -> ExpandedNet:

@@ -7,14 +7,15 @@ from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.imageset import ImageSet
 from ..heads.base import Head, Logits
+from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
 from ..objectives import branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
-from ..stages import Batch, Losses, Output, Schedule, Term
+from ..stages import Batch, Group, Losses, Output, Schedule, Term
 from ..streams import Task
 from .base import Engine, Method, Settings
 from .remedies import align_weights, classifier_of, fine_tune_classifier
@@ -35,6 +36,8 @@ class PipelineSettings(Settings):
     fusing: Literal["mean", "sum"]
     new_branch: Literal["keep", "reset"]
     conv_init: Literal["identity", "kaiming"]
+    branch_lr: float = Field(gt=0)
+    """Learning rate of the new branch, as a factor on the schedule's."""
     alpha: float = Field(ge=0, le=1)
     """Share of the branch loss in the classification loss."""
     branch_rows: Literal["old", "all"]
@@ -68,6 +71,15 @@ class Pipeline(Method):
             return build_head("linear", channels)
         options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
         return build_head(own.head, channels, **options)
+
+    def groups(self, net: Net) -> list[Group]:
+        """What a stage trains: everything, the new branch of a residual head at a rate of its own."""
+        branch: list[nn.Parameter] = []
+        if isinstance(net.head, ResidualHead):
+            branch = list(net.head.branches.parameters())
+        own = {id(parameter) for parameter in branch}
+        rest = [one for one in net.parameters() if one.requires_grad and id(one) not in own]
+        return [Group(rest), Group(branch, lr_factor=self.settings.branch_lr)] if branch else [Group(rest)]
 
     def adjustment(self, task: Task, data: ImageSet) -> Tensor | None:
         """The vector that logit adjustment adds to the logits in training; None without that remedy."""
