@@ -36,8 +36,8 @@ class PipelineSettings(Settings):
     fusing: Literal["mean", "sum"]
     new_branch: Literal["keep", "reset"]
     conv_init: Literal["identity", "kaiming"]
-    branch_lr: float = Field(gt=0)
-    """Learning rate of the new branch, as a factor on the schedule's."""
+    conv_lr: float = Field(gt=0)
+    """Learning rate of a convolutional new branch, as a factor on the schedule's."""
     alpha: float = Field(ge=0, le=1)
     """Share of the branch loss in the classification loss."""
     branch_rows: Literal["old", "all"]
@@ -73,13 +73,17 @@ class Pipeline(Method):
         return build_head(own.head, channels, **options)
 
     def groups(self, net: Net) -> list[Group]:
-        """What a stage trains: everything, the new branch of a residual head at a rate of its own."""
+        """What a stage trains: everything, and a convolutional new branch at a rate of its own.
+
+        Branch and classifier are two linear maps in a row, and the features they read are large: at the classifier's
+        rate the branch outruns what it feeds.
+        """
         branch: list[nn.Parameter] = []
-        if isinstance(net.head, ResidualHead):
+        if isinstance(net.head, ResidualHead) and net.head.branch == "conv":
             branch = list(net.head.branches.parameters())
         own = {id(parameter) for parameter in branch}
         rest = [one for one in net.parameters() if one.requires_grad and id(one) not in own]
-        return [Group(rest), Group(branch, lr_factor=self.settings.branch_lr)] if branch else [Group(rest)]
+        return [Group(rest), Group(branch, lr_factor=self.settings.conv_lr)] if branch else [Group(rest)]
 
     def adjustment(self, task: Task, data: ImageSet) -> Tensor | None:
         """The vector that logit adjustment adds to the logits in training; None without that remedy."""

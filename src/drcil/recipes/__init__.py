@@ -1,21 +1,25 @@
-"""Recipes: the settings of a method on a kind of data; and profiles: named sets of run options. All TOML."""
+"""Recipes: the settings of a method on a kind of data; and profiles: named sets of run options. All TOML.
+
+The recipes here are asked for by name. A method that lives outside the package gives the path of its own file.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, unknown
 
 
-def load_recipe(name: str, kind: str) -> dict[str, Any]:
-    """The settings for a kind of data: what all kinds share, then what is the kind's own."""
-    recipe = _read(f"{name}.toml")
-    if kind not in recipe:
-        raise UserError(f"method '{name}' has no recipe for data of kind '{kind}'; it has: {_listed(recipe)}")
-    return merge(recipe.get("common", {}), recipe[kind])
+def load_recipe(recipe: str | Path, kind: str) -> dict[str, Any]:
+    """The settings for a kind of data, by the recipe of this name or path: what all kinds share, then the kind's own."""
+    settings = _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+    if kind not in settings:
+        raise UserError(f"recipe '{recipe}' says nothing of data of kind '{kind}'; it has: {_listed(settings)}")
+    return merge(settings.get("common", {}), settings[kind])
 
 
 def load_profile(name: str) -> dict[str, Any]:
@@ -37,6 +41,15 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(file: str) -> dict[str, Any]:
     return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"the recipe {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"the recipe {path} is not valid TOML: {error}") from None
 
 
 def _listed(recipe: Mapping[str, Any]) -> str:
