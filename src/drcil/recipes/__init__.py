@@ -15,7 +15,7 @@ from ..errors import UserError, unknown
 
 
 def load_recipe(recipe: str | Path, kind: str) -> dict[str, Any]:
-    """The settings for a kind of data, by the recipe of this name or path: what all kinds share, then the kind's own."""
+    """The settings for a kind of data, by a recipe's name or path: what all kinds share, then the kind's own."""
     settings = _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
     if kind not in settings:
         raise UserError(f"recipe '{recipe}' says nothing of data of kind '{kind}'; it has: {_listed(settings)}")
