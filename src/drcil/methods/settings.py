@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import UserError, unknown
 from ..recipes import load_recipe, merge
+from ..validation import complaint
 from .base import MethodSpec, Settings
 
 
@@ -25,9 +26,7 @@ def resolve_settings(spec: MethodSpec, kind: str, given: Mapping[str, Any], epoc
     try:
         return spec.build.Settings.model_validate(values).scaled(epochs_scale)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"setting '{where}' of '{spec.name}' cannot be {first['input']!r}: {first['msg']}") from None
+        raise UserError(f"a setting of '{spec.name}' is not usable: {complaint(error)}") from None
 
 
 def setting_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -13,8 +13,10 @@ from ..errors import UserError
 from ..recipes import load_profile
 from ..streams import parse_stream
 from ..train import EngineSettings
+from ..validation import complaint
 
 FORMAT = 1
+"""Of ``config.toml``; a run of another format is refused."""
 _KINDS = {"digits": "digits", "cifar100": "cifar"}
 
 
@@ -23,7 +25,7 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     method: str
     stream: str
     seed: int = Field(default=0, ge=0)
@@ -37,7 +39,7 @@ class RunSettings(BaseModel):
     tasks: int | None = Field(default=None, ge=1)
     """Stop after so many."""
     image_size: int | None = Field(default=None, ge=4)
-    epochs_scale: float = Field(default=1.0, gt=0)
+    epochs_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     profile: str = "full"
     augment: str | None = None
     validation: float = Field(default=0.0, ge=0, lt=1)
@@ -64,12 +66,11 @@ def make_settings(**given: Any) -> RunSettings:
 
 
 def checked(values: dict[str, Any]) -> RunSettings:
+    """Settings from all their values, with errors for people."""
     try:
         return RunSettings.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"run option '{where}' cannot be {first['input']!r}: {first['msg'].lower()}") from None
+        raise UserError(f"an option of the run is not usable: {complaint(error)}") from None
 
 
 def write_settings(settings: RunSettings, path: Path) -> None:
