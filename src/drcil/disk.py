@@ -1,13 +1,15 @@
-"""Writing that is never seen half done: to a temporary name, synced, renamed."""
+"""Writing that is never seen half done: to a temporary name, synced, renamed. And one process at a time."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
@@ -26,9 +28,17 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact") from error
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise _unwritable(path, error) from error
+        raise
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """What writes that were killed halfway left behind in a directory."""
+    return sorted(directory.glob(".*.tmp"))
 
 
 def sync_directory(directory: Path) -> None:
@@ -40,6 +50,18 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a log; one that a kill cut short before is ended first, so that it spoils only itself."""
+    try:
+        with open(path, "ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else f"\n{line}"
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -57,7 +79,9 @@ def read_json(path: Path) -> Any:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> None:
     """Tensors by name in safetensors format, with a JSON note in the header."""
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     write_bytes(path, tensors_as_bytes(plain, metadata={"note": json.dumps(note or {})}))
 
 
@@ -72,17 +96,26 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
-    """A directory that appears all at once: ``fill`` writes into a temporary one, which is then renamed."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """A directory of files that appears all at once: ``fill`` writes into a temporary one, which is then renamed.
+
+    One that was there before steps aside only for the moment of renaming, and is removed last.
+    """
+    temporary, former = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
     try:
         remove_directory(temporary)
         temporary.mkdir(parents=True)
         fill(temporary)
-        remove_directory(path)
+        remove_directory(former)
+        if path.exists():
+            os.replace(path, former)
         os.replace(temporary, path)
         sync_directory(path.parent)
+        remove_directory(former)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            remove_directory(temporary)
 
 
 def remove_directory(path: Path) -> None:
@@ -91,3 +124,33 @@ def remove_directory(path: Path) -> None:
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
+
+
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Within the block no other process passes here; the second is refused. The lock ends with its process.
+
+    Where there are no such locks (Windows, some network drives) everyone passes.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    try:
+        file = open(path, "a")  # noqa: SIM115 - closed by the block below
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with file:
+        try:
+            # Of the process, not of the open file: loading workers inherit the file and may outlive a killed parent.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise UserError(refusal) from None
+        except OSError:
+            pass
+        yield
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact")
