@@ -32,10 +32,11 @@ def fused_logits(output: Output) -> Tensor:
 
 @dataclass(frozen=True)
 class Readout:
-    """A named way to turn a trained method into class scores: whose output is read, and how (a part if it has state)."""
+    """A named way to turn a trained method into class scores: whose output is read, and how."""
 
     net: nn.Module
     scores: Callable[[Output], Tensor] = fused_logits
+    """A function, or a part of the method where reading needs something learnt."""
 
 
 class Batch(NamedTuple):
@@ -98,7 +99,8 @@ class Schedule(BaseModel):
         return self.model_copy(
             update={
                 "epochs": epochs,
-                "milestones": tuple(round(milestone * scale) for milestone in self.milestones),
+                # Never before the first epoch is over, or a very short stage would not learn at its rate at all.
+                "milestones": tuple(max(1, round(milestone * scale)) for milestone in self.milestones),
                 "warmup": min(round(self.warmup * scale), epochs - 1),
             }
         )
@@ -125,7 +127,7 @@ class Group:
 
 
 class Moment(NamedTuple):
-    """When a hook is called: epoch and step within it, the schedule's rate, a generator keyed to this step."""
+    """When a hook is called: epoch and step within it (from 0), the schedule's rate, a generator keyed to this step."""
 
     epoch: int
     step: int
@@ -140,7 +142,7 @@ class StepHook(nn.Module):
     """
 
     def before_step(self, moment: Moment) -> None:
-        """After the backward pass, before the optimiser."""
+        """After the backward pass, before the optimiser; gradients are as the objective made them."""
 
     def after_step(self, moment: Moment) -> None:
         """After the optimiser."""

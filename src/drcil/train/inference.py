@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,10 +14,12 @@ from ..data.imageset import ChainSource, ImageSet, Int64, Source
 from ..stages import Output, Readout
 
 
-class Seeing(Protocol):
-    """The part of the engine that inference needs."""
+class See(Protocol):
+    """The engine's way to look: what ``read`` takes from the net's outputs, joined over batches."""
 
-    def see(self, net: nn.Module, images: ImageSet) -> Iterator[Output]: ...
+    def __call__(
+        self, net: nn.Module, images: ImageSet, read: Callable[[Output], Sequence[Tensor]]
+    ) -> tuple[Tensor, ...]: ...
 
 
 @runtime_checkable
@@ -38,15 +40,8 @@ def still(net: nn.Module) -> nn.Module:
     return frozen.eval().requires_grad_(False)
 
 
-def run(
-    engine: Seeing, net: nn.Module, images: ImageSet, read: Callable[[Output], Sequence[Tensor]]
-) -> tuple[Tensor, ...]:
-    """What ``read`` takes from every batch's output, joined, on the CPU."""
-    parts = [tuple(tensor.float().cpu() for tensor in read(output)) for output in engine.see(net, images)]
-    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-
-
-def rank(engine: Seeing, readouts: Mapping[str, Readout], images: ImageSet, best: int) -> dict[str, Ranking]:
+def rank(see: See, readouts: Mapping[str, Readout], images: ImageSet, best: int) -> dict[str, Ranking]:
+    """The best classes by every readout, one pass per net."""
     rankings: dict[str, Ranking] = {}
     for net in {id(readout.net): readout.net for readout in readouts.values()}.values():
         shared = {name: readout for name, readout in readouts.items() if readout.net is net}
@@ -54,14 +49,13 @@ def rank(engine: Seeing, readouts: Mapping[str, Readout], images: ImageSet, best
         def read(output: Output, shared: dict[str, Readout] = shared) -> list[Tensor]:
             columns: list[Tensor] = []
             for readout in shared.values():
-                scores = readout.scores(output).float()
+                scores = readout.scores(output)
                 top = scores.topk(min(best, scores.shape[1]), dim=1)
                 columns += [top.indices, top.values]
             return columns
 
-        columns = run(engine, net, images, read)
-        for index, name in enumerate(shared):
-            rankings[name] = Ranking(columns[2 * index].long(), columns[2 * index + 1])
+        columns = iter(see(net, images, read))
+        rankings |= {name: Ranking(next(columns), next(columns)) for name in shared}
     return {name: rankings[name] for name in readouts}
 
 
@@ -73,30 +67,23 @@ class FeatureBank:
 
     def __init__(self, features: Callable[[ImageSet], Tensor]) -> None:
         self._features = features
-        self._known: list[tuple[Source, Int64, Tensor]] = []
+        self._known: dict[int, _Known] = {}
 
     def __call__(self, images: ImageSet) -> Tensor:
         if isinstance(images.source, ChainSource):
             return self._chained(images, images.source)
-        if not len(images):
-            return self._features(images) if self._known == [] else self._known[0][2][:0]
-        index = next((i for i, (source, _, _) in enumerate(self._known) if source is images.source), None)
-        if index is None:
-            rows, first = np.unique(images.rows, return_index=True)
-            self._known.append((images.source, rows, self._features(images.subset(first))))
-            index = len(self._known) - 1
-        source, rows, features = self._known[index]
-        missing, first = np.unique(images.rows, return_index=True)
-        fresh = ~np.isin(missing, rows)
-        if fresh.any():
-            seen = self._features(images.subset(first[fresh]))
-            order = np.argsort(np.concatenate([rows, missing[fresh]]), kind="stable")
-            rows = np.concatenate([rows, missing[fresh]])[order]
-            features = torch.cat([features, seen])[torch.from_numpy(order)]
-            self._known[index] = (source, rows, features)
-        return features[torch.from_numpy(np.searchsorted(rows, images.rows))]
+        rows, first = np.unique(images.rows, return_index=True)
+        known = self._known.get(id(images.source))
+        if known is not None:
+            first = first[~np.isin(rows, known.rows)]
+        if known is None or len(first):
+            fresh = images.subset(first)
+            known = _Known(images.source, fresh.rows, self._features(fresh)).joined(known)
+            self._known[id(images.source)] = known
+        return known.features[torch.from_numpy(np.searchsorted(known.rows, images.rows))]
 
     def _chained(self, images: ImageSet, chain: ChainSource) -> Tensor:
+        """Ask for each part's images by themselves, then put them back in order."""
         part, local = chain.locate(images.rows)
         pieces: list[Tensor] = []
         places: list[Int64] = []
@@ -105,3 +92,18 @@ class FeatureBank:
             pieces.append(self(ImageSet(chain.parts[index], local[here], images.labels[here])))
             places.append(here)
         return torch.cat(pieces)[torch.from_numpy(np.argsort(np.concatenate(places)))]
+
+
+class _Known(NamedTuple):
+    """Features of some rows of a source, sorted by row. The source is held so that its id stays its own."""
+
+    source: Source
+    rows: Int64
+    features: Tensor
+
+    def joined(self, other: _Known | None) -> _Known:
+        if other is None:
+            return self
+        rows = np.concatenate([self.rows, other.rows])
+        order = np.argsort(rows)
+        return _Known(self.source, rows[order], torch.cat([self.features, other.features])[torch.from_numpy(order)])

@@ -32,7 +32,8 @@ def trained_parameters(stage: Stage) -> Iterator[None]:
             parameter.grad = None
 
 
-def make_optimizer(stage: Stage, device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
+    """The schedule's optimiser of the stage's groups, at the first rate; ``fused``: one kernel for all parameters."""
     schedule = stage.schedule
     groups = [
         {
@@ -43,12 +44,12 @@ def make_optimizer(stage: Stage, device: torch.device) -> torch.optim.Optimizer:
         }
         for group in groups_of(stage)
     ]
-    fused = device.type in ("cpu", "cuda")
     if schedule.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=schedule.lr, fused=fused)
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum, fused=fused)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group its share of this rate."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_factor"]

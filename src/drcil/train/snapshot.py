@@ -1,12 +1,13 @@
 """Snapshots within a task, so that a killed run loses seconds and ends bit for bit as if it had not been killed.
 
 A journal keeps, for the task being learnt, the result of every finished stage and at most one snapshot of the
-stage in progress, taken at an epoch boundary. When the task is learnt again after a kill, finished stages are
-restored instead of trained. When a task is done, its journal is cleared.
+stage in progress. When the task is learnt again after a kill, finished stages are restored instead of trained,
+and the stage in progress goes on from its snapshot. When a task is done, its journal is cleared.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ from torch import Tensor, nn
 
 from ..disk import read_tensors, write_tensors
 from ..errors import UserError
+from ..stages import Stage
 
 _PARTIAL = "partial.safetensors"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A stage within a run: its task, its position within the task, and a digest of what it does."""
+    """A stage within a run: its task, its position within the task, and a digest of what it begins with."""
 
     task: int
     position: int
@@ -36,6 +38,32 @@ class Place:
 
     def note(self) -> dict[str, Any]:
         return {"task": self.task, "position": self.position, "stage": self.stage, "digest": self.digest}
+
+
+def digest_of(stage: Stage) -> str:
+    """Tells stages apart by schedule, groups, data and the net they begin with; call it before training.
+
+    Learning a task again arrives at the same net bit for bit, unless a seed, a setting or the code has changed:
+    then what was kept is of no use.
+    """
+    digest = hashlib.blake2b(stage.schedule.model_dump_json().encode(), digest_size=16)
+    for group in stage.groups or ():
+        digest.update(f"{len(group.parameters)} {group.lr_factor} {group.weight_decay}".encode())
+    digest.update(stage.data.rows.tobytes() + stage.data.labels.tobytes())
+    for name, tensor in stage.net.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A stage in progress: the epoch and step to go on with, tensors by name, and what is not a tensor, as JSON."""
+
+    epoch: int
+    step: int
+    tensors: dict[str, Tensor]
+    scalars: dict[str, Any]
 
 
 class Journal:
@@ -51,18 +79,19 @@ class Journal:
         found = self._read(place.file, place)
         return found[0] if found else None
 
-    def partial(self, place: Place) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-        """The epoch to go on with and the state there, if this stage was under way."""
+    def partial(self, place: Place) -> Snapshot | None:
+        """The latest snapshot, if this stage was under way."""
         found = self._read(_PARTIAL, place)
-        return (found[1]["epoch"], found[0], found[1]["scalars"]) if found else None
+        return Snapshot(found[1]["epoch"], found[1]["step"], found[0], found[1]["scalars"]) if found else None
 
     def due(self) -> bool:
         """Whether enough time has passed for another snapshot to be worth its cost."""
         return self.directory is not None and time.monotonic() - self._last_written >= self.seconds
 
-    def keep_partial(self, place: Place, epoch: int, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+    def keep_partial(self, place: Place, snapshot: Snapshot) -> None:
         if self.directory is not None:
-            write_tensors(self.directory / _PARTIAL, tensors, {**place.note(), "epoch": epoch, "scalars": scalars})
+            note = {"epoch": snapshot.epoch, "step": snapshot.step, "scalars": snapshot.scalars}
+            write_tensors(self.directory / _PARTIAL, snapshot.tensors, {**place.note(), **note})
             self._last_written = time.monotonic()
 
     def keep_finished(self, place: Place, tensors: dict[str, Tensor]) -> None:
@@ -88,33 +117,39 @@ class Journal:
         return (tensors, note) if place.note().items() <= note.items() else None
 
 
-def module_state(prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in module.state_dict().items()}
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def restore_module(prefix: str, module: nn.Module, tensors: dict[str, Tensor]) -> None:
+def below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What ``prefixed`` put there."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def restore_module(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Copy the values into the module's own tensors: identity, device and memory format stay."""
-    own = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
-    module.load_state_dict(own, strict=True)
+    module.load_state_dict(tensors, strict=True)
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as tensors by name; what is not a tensor goes into the scalars."""
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, Any] = {}
-    for index, entries in optimizer.state_dict()["state"].items():
-        for name, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
-            else:
-                scalars[f"{index}.{name}"] = value
-    return tensors, scalars
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimiser's state as tensors by name, ``parameter.entry``."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, entries in optimizer.state_dict()["state"].items()
+        for name, value in entries.items()
+        if value is not None
+    }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
-    state: dict[int, dict[str, Any]] = {}
-    named = {name.removeprefix("optimizer."): t for name, t in tensors.items() if name.startswith("optimizer.")}
-    for path, value in {**named, **scalars}.items():
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for path, value in tensors.items():
         index, name = path.split(".", 1)
+        parameter = parameters[int(index)]
+        if value.shape == parameter.shape:
+            # Fused optimisers walk through memory: what belongs to a parameter must be laid out as it is.
+            value = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

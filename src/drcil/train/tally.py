@@ -21,7 +21,7 @@ class Tally:
         self._fetched = time.monotonic()
 
     def add(self, terms: Losses, size: int) -> Tensor:
-        """Note one step's terms; their weighted sum, to run backward from."""
+        """Note one step's terms, for ``size`` images; their weighted sum, to run backward from."""
         total: Tensor | None = None
         for name, term in terms.items():
             weighted = term.value if term.weight == 1.0 else term.weight * term.value
@@ -52,3 +52,15 @@ class Tally:
         means = dict(zip(names, stacked.tolist(), strict=True))
         means["total"] = sum(self._weights[name] * means[name] for name in names)
         return means
+
+    def state(self) -> dict[str, Tensor]:
+        """Sum, count and weight of every term, for a snapshot."""
+        return {
+            name: torch.tensor([float(self._sums[name]), float(self._counts[name]), weight], dtype=torch.float64)
+            for name, weight in self._weights.items()
+        }
+
+    def restore(self, state: dict[str, Tensor], device: torch.device) -> None:
+        for name, entries in state.items():
+            self._sums[name], self._counts[name] = entries[:2].float().to(device).unbind()
+            self._weights[name] = float(entries[2])

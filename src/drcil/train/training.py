@@ -1,0 +1,124 @@
+"""A stage under way: the loop over epochs and steps, from the beginning or from where a snapshot left it."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..keys import derive, generator, seed_torch
+from ..stages import Batch, Moment, Stage
+from .events import EpochDone, StageStarted, StepDone
+from .loader import batches
+from .optimizers import make_optimizer, set_rate
+from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Training:
+    """Trains the net of a stage once. Every draw is keyed by epoch and step, so that it can go on at any step."""
+
+    def __init__(self, engine: Engine, stage: Stage, place: Place) -> None:
+        self.engine, self.stage, self.place = engine, stage, place
+        # A precision has a state of its own where it scales the loss; every stage begins with a fresh one.
+        self.precision = engine.fabric.strategy.precision
+        self.precision.load_state_dict(engine.fresh_precision)
+        self.hooks = nn.ModuleList(stage.hooks).to(engine.device)
+        self.optimizer = make_optimizer(stage, fused=engine.device.type != "mps" and not engine.fresh_precision)
+        self.tally = Tally()
+        self.epoch, self.step = 0, 0
+        self._go_on()
+        self.module, self.stepper = engine.fabric.setup(stage.net, self.optimizer)
+        self.teachers = {name: engine.still(teacher) for name, teacher in stage.teachers.items()}
+        self.images = engine.near(stage.data)
+        self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
+        self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
+
+    def run(self) -> None:
+        """Train from the epoch and step that was reached to the end."""
+        stage, task, schedule = self.stage, self.place.task, self.stage.schedule
+        stage.net.train()
+        for part in stage.frozen:
+            part.eval()
+        self.engine.listener(StageStarted(task, stage.name, schedule.epochs, self.epoch, len(stage.data)))
+        while self.epoch < schedule.epochs:
+            started = time.monotonic()
+            rate = schedule.rate(self.epoch)
+            set_rate(self.optimizer, rate)
+            self._run_epoch(rate)
+            losses = self._checked(self.tally.averages())
+            accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
+            seconds = time.monotonic() - started
+            self.engine.listener(EpochDone(task, stage.name, self.epoch, rate, losses, seconds, accuracy))
+            self.epoch, self.step, self.tally = self.epoch + 1, 0, Tally()
+
+    def _run_epoch(self, rate: float) -> None:
+        """The steps of the epoch that are left."""
+        stage, place, size = self.stage, self.place, self.stage.schedule.batch_size
+        path = (self.engine.seed, "task", place.task, place.position, stage.name, "epoch", self.epoch)
+        positions = stage.sampler(stage.data.labels, derive(*path, "order"))[self.step * size :]
+        order = torch.from_numpy(positions).to(self.engine.device)
+        view = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
+        done = 0
+        for pixels in batches(self.images, positions, size, view, self.engine.settings.workers):
+            seed_torch(*path, self.step, "net")
+            draws = generator(*path, self.step, "augment") if stage.augment else None
+            moment = Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
+            self._take_step(self.engine.prepare(pixels, draws), order[done : done + len(pixels)], moment)
+            done, self.step = done + len(pixels), self.step + 1
+            losses = self.tally.peek()
+            self.engine.listener(StepDone(place.task, stage.name, self.epoch, len(pixels), losses))
+            if self.engine.journal.due():
+                self.engine.journal.keep_partial(place, self._snapshot())
+
+    def _take_step(self, images: Tensor, where: Tensor, moment: Moment) -> None:
+        with torch.no_grad():
+            advice = {name: self.engine.answer(teacher, images) for name, teacher in self.teachers.items()}
+        terms = self.stage.objective(self.module(images), advice, Batch(self.labels[where], self.rows[where]))
+        self.stepper.zero_grad()
+        self.engine.fabric.backward(self.tally.add(terms, len(images)))
+        if self.stage.hooks:
+            self.precision.unscale_gradients(self.optimizer)
+        with torch.no_grad():
+            for hook in self.stage.hooks:
+                hook.before_step(moment)
+        self.stepper.step()
+        with torch.no_grad():
+            for hook in self.stage.hooks:
+                hook.after_step(moment)
+
+    def _checked(self, losses: dict[str, float]) -> dict[str, float]:
+        if not math.isfinite(losses["total"]):
+            raise UserError(
+                f"the loss of stage '{self.stage.name}' of task {self.place.task} is {losses['total']} after epoch "
+                f"{self.epoch + 1}; a smaller learning rate than {self.stage.schedule.lr} may help"
+            )
+        return losses
+
+    def _snapshot(self) -> Snapshot:
+        tensors = {
+            **prefixed("net", self.stage.net.state_dict()),
+            **prefixed("hooks", self.hooks.state_dict()),
+            **prefixed("optimizer", optimizer_state(self.optimizer)),
+            **prefixed("tally", self.tally.state()),
+        }
+        return Snapshot(self.epoch, self.step, tensors, self.precision.state_dict())
+
+    def _go_on(self) -> None:
+        """From the last snapshot of this stage, if there is one."""
+        snapshot = self.engine.journal.partial(self.place)
+        if snapshot is None:
+            return
+        self.epoch, self.step = snapshot.epoch, snapshot.step
+        restore_module(self.stage.net, below("net", snapshot.tensors))
+        restore_module(self.hooks, below("hooks", snapshot.tensors))
+        restore_optimizer(self.optimizer, below("optimizer", snapshot.tensors))
+        self.tally.restore(below("tally", snapshot.tensors), self.engine.device)
+        self.precision.load_state_dict(snapshot.scalars)
