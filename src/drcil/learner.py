@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +15,21 @@ from pydantic import ValidationError
 
 from .data.augment import build_augment
 from .data.dataset import DataSpec
-from .data.imageset import ImageSet, Source, empty_like
+from .data.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
 from .data.own import images_from, own_spec
 from .errors import UserError
 from .memory import Budget, Memory
 from .methods import METHODS, Architecture, Method, Settings
 from .methods.settings import resolve_settings
+from .nets.build import BACKBONES
+from .next_task import named_images, next_task, require_next
 from .stages import Readout
 from .streams import Task
 from .train import Engine, EngineSettings, FeatureBank, Journal, Listener, Look, Ranking
 from .train.events import silence
+from .validation import complaint
+
+__all__ = ["ImageShape", "Learner", "LearnerOptions", "Prediction"]
 
 
 @dataclass(frozen=True)
@@ -35,19 +43,6 @@ class LearnerOptions:
     seed: int = 0
     epochs_scale: float = 1.0
     settings: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class ImageShape:
-    """The images a learner is made for: channels, height and width in pixels, and whether they live in memory."""
-
-    channels: int
-    size: int
-    in_memory: bool
-
-    @classmethod
-    def of(cls, source: Source) -> ImageShape:
-        return cls(source.channels, source.size, source.in_memory)
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,7 @@ class Learner:
     >>> learner = drcil.Learner("icarl", epochs_scale=0.05)
     >>> learner.learn(stream[0])
     >>> learner.classes
-    ('5', '3')
+    ('4', '2')
     """
 
     def __init__(
@@ -89,14 +84,15 @@ class Learner:
     ) -> None:
         """``engine``: ``device``, ``precision``, ``threads``, ``workers`` and the other engine settings."""
         METHODS[method]
-        if not epochs_scale > 0:
-            raise UserError(f"the epoch scale must be positive, not {epochs_scale}")
+        if not 0 < epochs_scale < math.inf:
+            raise UserError(f"the epoch scale must be a positive number, not {epochs_scale}")
+        if memory is not None:
+            Budget.parse(memory)
         self.options = LearnerOptions(method, backbone, memory, augment, seed, epochs_scale, settings)
         try:
             self.engine_settings = EngineSettings(**engine)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"engine setting '{'.'.join(map(str, first['loc']))}': {first['msg']}") from None
+            raise UserError(f"an option of the engine is not usable: {complaint(error)}") from None
         self._listener = listener
         self._journal = journal
         self.sizes: tuple[int, ...] = ()
@@ -105,21 +101,34 @@ class Learner:
         """Names of the classes learnt, by label."""
         self._started = False
 
-    def start(self, spec: DataSpec, shape: ImageShape, budget: Budget, settings: Settings | None = None) -> None:
-        """Settle what depends on the data: recipe, backbone, normalisation, memory. ``learn`` does so by itself."""
+    def start(
+        self,
+        spec: DataSpec,
+        shape: ImageShape,
+        budget: Budget,
+        settings: Settings | None = None,
+        classes: int = 1,
+    ) -> None:
+        """Settle what depends on the data: recipe, backbone, normalisation, memory. ``learn`` does so by itself.
+
+        ``classes``: how many are to be learnt in all, as far as is known.
+        """
         chosen = METHODS[self.options.method]
         if settings is None:
             settings = resolve_settings(chosen, spec.kind, self.options.settings or {}, self.options.epochs_scale)
         architecture = Architecture(self.options.backbone or spec.backbone, shape.channels)
+        BACKBONES[architecture.backbone]
         self.spec, self.shape = spec, shape
         self.method: Method = chosen.build(settings, architecture)
-        self.memory = Memory(Budget.parse(chosen.build.memory) if chosen.build.memory else budget)
+        self._memory = Memory(Budget.parse(chosen.build.memory) if chosen.build.memory else budget)
+        self._recall: Callable[[Memory], None] | None = None
+        self._require_exemplars(classes)
         augment = build_augment(self.options.augment or spec.augment, spec, shape.in_memory)
         look = Look(augment, spec.mean, spec.std)
         self.engine = Engine(self.engine_settings, look, self.options.seed, self._journal, self._listener)
         self._started = True
 
-    def learn(self, task: Any, labels: Sequence[str] | None = None) -> None:
+    def learn(self, task: Any, labels: Sequence[Any] | None = None) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
 
         Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths.
@@ -131,24 +140,38 @@ class Learner:
         elif not self._started:
             budget = Budget.parse(self.options.memory) if self.options.memory else task.budget
             self.start(task.spec, ImageShape.of(task.new.source), budget)
-        if task.number != len(self.sizes) + 1:
-            raise UserError(f"the next task to learn is number {len(self.sizes) + 1}, not {task.number}")
-        again = sorted(set(task.classes) & set(self.classes))
-        if again:
-            raise UserError(f"class '{again[0]}' has already been learnt; a task brings classes that are new")
+        require_next(task, self.sizes, self.classes, self.shape)
+        self._require_exemplars(task.total)
         kept = self.memory.images
         task = replace(task, memory=empty_like(task.new) if kept is None else kept, budget=self.memory.budget)
-        with self.engine.task(task.number, task.test):
+        with self._all_or_nothing(), self.engine.task(task.number, task.test):
             self.method.learn(task, self.engine)
             net = self.method.herding_net()
             bank = FeatureBank(lambda images: self.engine.features(net, images))
             self.memory.update(task.new, task.total, bank)
-            self.method.consolidate(self.memory.images or empty_like(task.new), bank)
+            exemplars = self.memory.images or empty_like(task.new)
+            self.method.consolidate(exemplars, bank)
+            # Otherwise a few exemplars would hold on to every image that was ever given.
+            self.memory.images = copied(exemplars, lambda source: isinstance(source, ArraySource) and source.embedded)
         self.sizes = task.sizes
         self.classes = (*self.classes, *task.classes)
 
+    @property
+    def memory(self) -> Memory:
+        """The exemplars. Those of a loaded model are looked up when they are first asked for: predicting needs none."""
+        if not self._started:
+            raise UserError("there is no memory yet: the learner has not seen data")
+        if self._recall is not None:
+            self._recall(self._memory)
+            self._recall = None
+        return self._memory
+
+    def recall_by(self, recall: Callable[[Memory], None]) -> None:
+        """Leave it to ``recall`` to fill the memory, once it is needed."""
+        self._recall = recall
+
     def readouts(self) -> Mapping[str, Readout]:
-        self._require_started("read")
+        self._require_learnt("read")
         return self.method.readouts()
 
     def rank(self, images: ImageSet, best: int = 10) -> dict[str, Ranking]:
@@ -157,8 +180,10 @@ class Learner:
 
     def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
         """The ``top`` best class names for each image, by the primary readout or another."""
-        self._require_started("predict")
-        source = images_from(images, self.shape.size, self.shape.channels)
+        self._require_learnt("predict")
+        if top < 1:
+            raise UserError(f"predict gives the best classes, at least 1 of them, not {top}")
+        source = self._source(images)
         rows = np.arange(len(source), dtype=np.int64)
         ranking = self._read(ImageSet(source, rows, np.zeros_like(rows)), readout, top)
         return [
@@ -166,11 +191,13 @@ class Learner:
             for labels, scores in zip(ranking.classes.tolist(), ranking.scores.tolist(), strict=True)
         ]
 
-    def evaluate(self, images: Any, labels: Sequence[str] | None = None, readout: str | None = None) -> float:
+    def evaluate(self, images: Any, labels: Sequence[Any] | None = None, readout: str | None = None) -> float:
         """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
-        self._require_started("evaluate")
+        self._require_learnt("evaluate")
         if not isinstance(images, ImageSet):
-            images = self._named(images, labels or ())
+            images = named_images(self._source(images), () if labels is None else labels, self.classes)
+        if not len(images):
+            raise UserError("evaluate needs at least one image")
         best = self._read(images, readout, 1).classes[:, 0].numpy()
         return float((best == images.labels).mean() * 100)
 
@@ -178,7 +205,7 @@ class Learner:
         """Write a model directory: weights, memory and a description. ``drcil.load`` reads it."""
         from .runs.model import save_model
 
-        self._require_started("save")
+        self._require_learnt("save")
         save_model(self, Path(path))
 
     def _read(self, images: ImageSet, readout: str | None, best: int) -> Ranking:
@@ -188,41 +215,37 @@ class Learner:
             raise UserError(f"method '{self.options.method}' has no readout '{name}'; it has: {', '.join(readouts)}")
         return self.engine.rank({name: readouts[name]}, images, best)[name]
 
-    def _own_task(self, images: Any, labels: Sequence[str]) -> Task:
-        """The user's own images as the next task; the classes are numbered in order of appearance."""
-        source = images_from(images, self.shape.size, self.shape.channels) if self._started else images_from(images)
-        if len(labels) != len(source) or not len(source):
-            raise UserError(f"learn needs one class name per image: {len(source)} images came with {len(labels)} names")
-        names = [str(label) for label in labels]
+    def _own_task(self, images: Any, names: Sequence[Any]) -> Task:
+        """The user's own images as the next task."""
         if not self._started:
+            source = images_from(images)
             spec = own_spec(source)
             self.start(spec, ImageShape.of(source), Budget.parse(self.options.memory or spec.memory))
-        classes = tuple(dict.fromkeys(names))
-        number = {name: len(self.classes) + index for index, name in enumerate(classes)}
-        rows = np.arange(len(source), dtype=np.int64)
-        new = ImageSet(source, rows, np.array([number[name] for name in names], dtype=np.int64))
-        return Task(
-            number=len(self.sizes) + 1,
-            classes=classes,
-            sizes=(*self.sizes, len(classes)),
-            new=new,
-            test=empty_like(new),
-            validation=None,
-            memory=empty_like(new),
-            budget=self.memory.budget,
-            spec=self.spec,
-        )
+        else:
+            source = self._source(images)
+        return next_task(source, names, self.sizes, self.classes, self.memory.budget, self.spec)
 
-    def _named(self, images: Any, labels: Sequence[str]) -> ImageSet:
-        source = images_from(images, self.shape.size, self.shape.channels)
-        if len(labels) != len(source) or not len(source):
-            raise UserError(f"evaluate needs one class name per image: {len(source)} images came with {len(labels)} names")
-        strange = sorted({str(label) for label in labels} - set(self.classes))
-        if strange:
-            raise UserError(f"class '{strange[0]}' has not been learnt; known: {', '.join(self.classes)}")
-        numbers = np.array([self.classes.index(str(label)) for label in labels], dtype=np.int64)
-        return ImageSet(source, np.arange(len(source), dtype=np.int64), numbers)
+    def _source(self, images: Any) -> Source:
+        return images_from(images, self.shape.size, self.shape.channels)
 
-    def _require_started(self, what: str) -> None:
-        if not self._started:
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A task that is not learnt to its end, for whatever reason, leaves the learner as it was."""
+        before = copy.deepcopy(self.method.parts), self.memory.images
+        try:
+            yield
+        except BaseException:
+            self.method.parts, self.memory.images = before
+            raise
+
+    def _require_exemplars(self, classes: int) -> None:
+        budget = self._memory.budget
+        if self.method.needs_memory() and budget.quota(classes) == 0:
+            raise UserError(
+                f"'{self.options.method}' needs an exemplar of every class, but a memory of '{budget}' has none for "
+                f"each of {classes} classes; give a memory of at least {classes}"
+            )
+
+    def _require_learnt(self, what: str) -> None:
+        if not self.sizes:
             raise UserError(f"there is nothing to {what} yet: the learner has not learnt a task")

@@ -7,7 +7,7 @@ list of rows of a source with a label each. Subsets and joins copy numbers, neve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,11 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """How to find these images again, as JSON; ``{"kind": "embedded"}`` if nothing but a copy would do."""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether nothing but a copy of them would do."""
+        return bool(self.describe()["kind"] == "embedded")
 
 
 class ArraySource(Source):
@@ -89,7 +94,7 @@ class ChainSource(Source):
         return int(self._starts[-1])
 
     def offset(self, part: Source) -> int:
-        return int(self._starts[next(i for i, own in enumerate(self.parts) if own is part)])
+        return int(self._starts[next(i for i, own in enumerate(self.parts) if same(own, part))])
 
     def locate(self, rows: Int64) -> tuple[Int64, Int64]:
         """Which part each row is in, and its row there."""
@@ -111,6 +116,22 @@ class ChainSource(Source):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "chain", "parts": [part.describe() for part in self.parts]}
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """What images are like: channels, height and width in pixels, and whether they live in memory."""
+
+    channels: int
+    size: int
+    in_memory: bool
+
+    @classmethod
+    def of(cls, source: Source) -> ImageShape:
+        return cls(source.channels, source.size, source.in_memory)
+
+    def __str__(self) -> str:
+        return f"{self.channels} x {self.size} x {self.size}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +172,13 @@ class ImageSet:
             return self
         if not len(self):
             return other
-        if self.source is other.source:
+        if same(self.source, other.source):
             source, left, right = self.source, self.rows, other.rows
         else:
             parts: list[Source] = []
             for one in (self.source, other.source):
                 for part in one.parts if isinstance(one, ChainSource) else (one,):
-                    if not any(part is own for own in parts):
+                    if not any(same(part, own) for own in parts):
                         parts.append(part)
             chain = ChainSource(parts)
             source, left, right = chain, _rows_in(chain, self), _rows_in(chain, other)
@@ -171,6 +192,32 @@ def _rows_in(chain: ChainSource, images: ImageSet) -> Int64:
     offsets = np.array([chain.offset(part) for part in source.parts], dtype=np.int64)
     part, local = source.locate(images.rows)
     return local + offsets[part]
+
+
+def same(one: Source, other: Source) -> bool:
+    """Whether two sources hold the same images: one object, or one dataset that was loaded twice."""
+    return one is other or (not one.embedded and one.describe() == other.describe())
+
+
+def copied(images: ImageSet, which: Callable[[Source], bool]) -> ImageSet:
+    """The same images, where those of the sources that ``which`` chooses are copied into one array of their own.
+
+    The copy lets go of all that the chosen sources held besides.
+    """
+    source, rows = images.source, images.rows
+    parts = source.parts if isinstance(source, ChainSource) else (source,)
+    chosen = np.array([which(part) for part in parts])
+    part, local = source.locate(rows) if isinstance(source, ChainSource) else (np.zeros_like(rows), rows)
+    moved = chosen[part]
+    if not moved.any():
+        return images
+    copy = ArraySource(source.read(rows[moved]))
+    placed = ImageSet(copy, np.cumsum(moved) - 1, images.labels)
+    if moved.all():
+        return placed
+    chain = ChainSource([copy, *(own for own, goes in zip(parts, chosen, strict=True) if not goes)])
+    offsets = np.array([0 if goes else chain.offset(own) for own, goes in zip(parts, chosen, strict=True)])
+    return ImageSet(chain, np.where(moved, placed.rows, local + offsets[part]), images.labels)
 
 
 def empty_like(images: ImageSet) -> ImageSet:

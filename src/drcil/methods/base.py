@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -41,6 +42,10 @@ class Settings(BaseModel):
         return self.model_copy(update={name: own.scaled(scale) for name, own in self.schedules().items()})
 
 
+AnySettings = Settings
+"""The same class under a name that ``Method.Settings`` does not hide."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Which backbone a method is to use."""
@@ -64,7 +69,7 @@ class Method(ABC):
     exporting a method is saving its parts.
     """
 
-    Settings: ClassVar[type[Settings]]
+    Settings: ClassVar[type[AnySettings]]
     first_stages: ClassVar[tuple[str, ...]] = ("first",)
     """The schedules that the first task runs through, by settings field."""
     later_stages: ClassVar[tuple[str, ...]] = ("later",)
@@ -74,10 +79,14 @@ class Method(ABC):
     memory: ClassVar[str | None] = None
     """A budget that the method's definition demands, whatever the protocol says (``"0"``, ``"all"``)."""
 
-    def __init__(self, settings: Settings, architecture: Architecture) -> None:
+    def __init__(self, settings: AnySettings, architecture: Architecture) -> None:
         self.settings = settings
         self.architecture = architecture
         self.parts: dict[str, Part] = {}
+
+    def needs_memory(self) -> bool:
+        """Whether it cannot do without at least one exemplar of every class."""
+        return False
 
     @abstractmethod
     def learn(self, task: Task, engine: Engine) -> None:
@@ -112,14 +121,13 @@ class Method(ABC):
         return MethodState(tensors, {name: part.describe() for name, part in self.parts.items()})
 
     def restore(self, state: MethodState) -> None:
-        self.parts = {}
+        """Become what the state tells of; or the error that says which tensor does not fit."""
+        parts: dict[str, Part] = {}
         for name, description in state.description.items():
-            part = build_part(description)
             prefix = f"{name}."
-            part.load_state_dict(
-                {path.removeprefix(prefix): t for path, t in state.tensors.items() if path.startswith(prefix)}
-            )
-            self.parts[name] = part.eval()
+            own = {path.removeprefix(prefix): t for path, t in state.tensors.items() if path.startswith(prefix)}
+            parts[name] = build_part(description, own)
+        self.parts = parts
 
     def parameters(self) -> int:
         """Numbers that the primary readout's net holds, frozen branches included (batch statistics not)."""
@@ -137,7 +145,8 @@ class MethodSpec:
     summary: str
     paper: str
     year: int
-    recipe: str
+    recipe: str | Path
+    """The name of one of drcil's own, or a file."""
     presets: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -150,18 +159,18 @@ METHODS: Registry[MethodSpec] = Registry("method")
 M = TypeVar("M", bound=type[Method])
 
 
-def method(name: str, *, paper: str, year: int) -> Callable[[M], M]:
-    """Register a class under a name, with the recipe of the same name; its docstring's first line is the summary."""
+def method(name: str, *, paper: str, year: int, recipe: str | Path | None = None) -> Callable[[M], M]:
+    """Register a class under a name; its docstring's first line is the summary. None: the recipe of the same name."""
 
     def keep(cls: M) -> M:
-        name_it(name, cls, summary=_first_line(cls), paper=paper, year=year, recipe=name)
+        name_it(name, cls, summary=_first_line(cls), paper=paper, year=year, recipe=recipe or name)
         return cls
 
     return keep
 
 
 def name_it(
-    name: str, build: type[Method], *, summary: str, paper: str, year: int, recipe: str, **presets: Any
+    name: str, build: type[Method], *, summary: str, paper: str, year: int, recipe: str | Path, **presets: Any
 ) -> None:
     """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
     METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from ..data.imageset import ImageSet
@@ -22,8 +23,8 @@ from .replay import classification
 class IcarlSettings(Settings):
     first: Schedule
     later: Schedule
-    temperature: float
-    distillation: float
+    temperature: float = Field(gt=0)
+    distillation: float = Field(ge=0)
     """Weight of the distillation term."""
 
 
@@ -34,6 +35,10 @@ class Icarl(Method):
     Settings = IcarlSettings
     settings: IcarlSettings
     copies = "2"
+
+    def needs_memory(self) -> bool:
+        """A class without an exemplar has no mean to be near to."""
+        return True
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
+from ..keys import randomness
 from ..nets.build import build_net
 from ..nets.expanded import build_expanded
 from ..registry import Registry
@@ -33,8 +35,21 @@ PARTS.register("net")(build_net)
 PARTS.register("expanded")(build_expanded)
 
 
-def build_part(description: dict[str, Any]) -> Part:
-    return PARTS[description["part"]](description)
+def build_part(description: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
+    """A part of this description that holds these tensors, in evaluation mode."""
+    # Building draws initial weights, only to overwrite them: nobody else's draws shall depend on that.
+    with randomness("overwritten"):
+        part = PARTS[description["part"]](description)
+    expected = part.state_dict()
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors or name not in expected:
+            raise UserError(f"'{name}' is {'missing' if name in expected else 'not expected'}")
+        if tensors[name].shape != expected[name].shape:
+            shapes = [tuple(tensor.shape) for tensor in (tensors[name], expected[name])]
+            raise UserError(f"'{name}' has shape {shapes[0]} instead of {shapes[1]}")
+    part.load_state_dict(tensors)
+    part.eval()
+    return part
 
 
 class NearestMean(nn.Module):
@@ -86,4 +101,5 @@ def _number(description: dict[str, Any]) -> Number:
 
 def normalised(features: Tensor) -> Tensor:
     """Each row divided by its length (plus 1e-8)."""
-    return features / (features.norm(dim=1, keepdim=True) + 1e-8)
+    lengths: Tensor = features.norm(dim=1, keepdim=True)
+    return features / (lengths + 1e-8)

@@ -12,8 +12,7 @@ import platform
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +20,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..data.dataset import Dataset
-from ..disk import read_json, read_tensors, write_directory, write_json, write_tensors
+from ..disk import append_line, leftovers, locked, read_json, read_tensors, write_directory, write_json, write_tensors
 from ..errors import UserError
 from ..learner import ImageShape, Learner
 from ..metrics import Metrics, TaskPrediction, measure
 from ..streams import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
-from .model import fill, fill_memory, read_state, write_model
+from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings
 
@@ -55,13 +54,9 @@ class Run:
         if directory is None:
             directory = _unused(Path("runs") / settings.name)
         elif (directory / CONFIG).exists():
-            raise UserError(f"{directory} already holds a run; go on with 'drcil resume {directory}' or choose another --out")
-        elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
+        elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
             raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the run directory {directory}: {error.strerror}") from error
         write_settings(settings, directory / CONFIG)
         write_json(directory / "environment.json", environment())
         return cls(directory, settings)
@@ -76,7 +71,8 @@ class Run:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {error}") from error
         if values.get("format") != FORMAT:
-            raise UserError(f"{directory} has run format {values.get('format')}; this version of drcil reads format {FORMAT}")
+            found = values.get("format")
+            raise UserError(f"{directory} has run format {found}; this version of drcil reads format {FORMAT}")
         return cls(directory, checked(values))
 
     def stream(self, dataset: Dataset | None = None) -> Stream:
@@ -92,7 +88,8 @@ class Run:
         )
 
     def finished_tasks(self) -> list[Path]:
-        return sorted((self.directory / "tasks").glob("[0-9][0-9]*"))
+        """The directories of the tasks that are finished, in order; each is a model."""
+        return sorted((self.directory / "tasks").glob("[0-9][0-9]*"), key=lambda task: int(task.name))
 
     def go(
         self,
@@ -101,26 +98,31 @@ class Run:
         after_task: Callable[[TaskReport], None] = lambda report: None,
     ) -> dict[str, Any]:
         """Learn all tasks that are not finished; the result."""
-        with self._locked(), self._event_log() as log:
-            stream = stream or self.stream()
+        refusal = f"{self.directory} is in use by another process; wait for it or stop it"
+        with locked(self.directory / ".lock", refusal):
+            for file in leftovers(self.directory):
+                file.unlink()
+            return self._go(stream or self.stream(), listener, after_task)
 
-            def tell(event: Event) -> None:
-                if isinstance(event, StageStarted | EpochDone | StageDone):
-                    log({"event": type(event).__name__, **event.__dict__})
-                listener(event)
+    def _go(self, stream: Stream, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
+        def tell(event: Event) -> None:
+            if isinstance(event, StageStarted | EpochDone | StageDone):
+                self._log(type(event).__name__, **event.__dict__)
+            listener(event)
 
-            learner = self._learner(stream, tell)
-            total = min(self.settings.tasks or len(stream), len(stream))
-            for number in range(len(learner.sizes) + 1, total + 1):
-                started = time.monotonic()
-                learner.learn(stream.task(number))
-                self._close(learner, stream, number, time.monotonic() - started)
-                report = self.report(stream)
-                log({"event": "TaskDone", "task": number, "seconds": report.seconds})
-                after_task(report)
-            return self._write_result(learner, stream)
+        self._log("Started", process=os.getpid())
+        total = min(self.settings.tasks or len(stream), len(stream))
+        learner = self._learner(stream, total, tell)
+        for number in range(len(learner.sizes) + 1, total + 1):
+            started = time.monotonic()
+            learner.learn(stream.task(number))
+            self._close(learner, stream, number, time.monotonic() - started)
+            report = self.report(stream)
+            self._log("TaskDone", task=number, seconds=report.seconds)
+            after_task(report)
+        return self._write_result(learner, stream)
 
-    def _learner(self, stream: Stream, listener: Listener) -> Learner:
+    def _learner(self, stream: Stream, tasks: int, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
         learner = Learner(
@@ -134,21 +136,36 @@ class Run:
             journal=Journal(self.directory / "snapshot", own.engine.snapshot_seconds),
             **own.engine.model_dump(),
         )
-        learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget)
+        source = stream.dataset.train.source
+        shape, classes = ImageShape.of(source), sum(stream.sizes[:tasks])
+        learner.start(stream.dataset.spec, shape, stream.budget, classes=classes)
         done = self.finished_tasks()
         if done:
-            fill(learner, done[-1], read_state(done[-1]))
-            fill_memory(learner, done[-1], stream.dataset.train.source)
+            state = parse_state(done[-1])
+            self._require_unchanged(state, learner)
+            fill(learner, done[-1], state)
+            fill_memory(learner.memory, done[-1], state, at_hand=source)
         return learner
+
+    def _require_unchanged(self, state: ModelState, learner: Learner) -> None:
+        """A run is a function of its settings: they cannot change halfway."""
+        settings = learner.method.settings.model_dump(mode="json")
+        before = {**state.settings, "seed": state.seed, "memory": state.memory.budget}
+        now = {**settings, "seed": self.settings.seed, "memory": str(learner.memory.budget)}
+        changed = [name for name in now if before.get(name) != now[name]]
+        if changed:
+            raise UserError(
+                f"{self.directory} cannot go on: '{changed[0]}' in its {CONFIG} is not what it was when task "
+                f"{len(state.tasks)} was learnt; start a new run, or restore the file"
+            )
 
     def _close(self, learner: Learner, stream: Stream, number: int, learning: float) -> None:
         """Measure a learnt task and keep all of it, at once."""
         started = time.monotonic()
-        test = stream.task(number).test
-        tensors = {"labels": torch.from_numpy(test.labels)}
-        for name, ranking in learner.rank(test).items():
-            tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
         task = stream.task(number)
+        tensors = {"labels": torch.from_numpy(task.test.labels)}
+        for name, ranking in learner.rank(task.test).items():
+            tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
         extra = {
             "task": {
                 "number": number,
@@ -165,7 +182,6 @@ class Run:
             write_model(learner, directory, extra)
             write_tensors(directory / PREDICTIONS, tensors)
 
-        (self.directory / "tasks").mkdir(exist_ok=True)
         write_directory(self.directory / "tasks" / f"{number:02d}", fill_task)
         learner.engine.journal.clear()
         self._write_result(learner, stream)
@@ -186,9 +202,8 @@ class Run:
 
     def _write_result(self, learner: Learner, stream: Stream) -> dict[str, Any]:
         states = [read_state(task) for task in self.finished_tasks()]
-        result = make_result(
-            self.settings, stream, self.report(stream).metrics, states, learner.method, versions=environment()["versions"]
-        )
+        metrics = self.report(stream).metrics
+        result = make_result(self.settings, stream, metrics, states, learner.method, environment()["versions"])
         write_json(self.directory / RESULT, result)
         return result
 
@@ -199,28 +214,9 @@ class Run:
         result: dict[str, Any] = read_json(self.directory / RESULT)
         return result
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process per run directory; the lock goes with the process, however it ends."""
-        import fcntl
-
-        with open(self.directory / ".lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{self.directory} is in use by another process; wait for it or stop it") from None
-            yield
-
-    @contextmanager
-    def _event_log(self) -> Iterator[Callable[[dict[str, Any]], None]]:
-        with open(self.directory / EVENTS, "a", encoding="utf-8") as file:
-
-            def log(entry: dict[str, Any]) -> None:
-                file.write(json.dumps({"time": round(time.time(), 3), **entry}) + "\n")
-                file.flush()
-
-            log({"event": "Started", "process": os.getpid()})
-            yield log
+    def _log(self, event: str, **entries: Any) -> None:
+        """Add a line to the run's log."""
+        append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
 
 
 def environment() -> dict[str, Any]:
