@@ -1,0 +1,191 @@
+"""What the documents say is true: their programs run, their commands exist, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.main import get_command
+
+import drcil.learner
+from drcil.cli import UsageError, app
+from drcil.errors import UserError
+from drcil.methods import METHODS, MethodSpec, Settings
+from drcil.methods.settings import resolve_settings
+from drcil.recipes import load_profile
+from drcil.streams import parse_stream
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+ADDING = ROOT / "docs" / "adding-a-method.md"
+
+_BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (?P<name>\w+\.(py|toml))\n")
+_COMMAND = re.compile(r"\bdrcil (?P<words>[^;|&`#\n]+)")
+_PLACEHOLDER = re.compile(r"\$\w+|[A-Z]+")
+
+Namespace = dict[str, Any]
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line it begins at."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(match["language"], match["text"], text.count("\n", 0, match.start("text")))
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def prose(document: Path) -> str:
+    return _BLOCK.sub("", document.read_text(encoding="utf-8"))
+
+
+def named(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def run(document: Path) -> Namespace:
+    """Run a document's programs one after the other; a block that begins with a file's name is that file."""
+    namespace: Namespace = {"__name__": document.stem}
+    for block in blocks(document):
+        file = _FILE.match(block.text)
+        if file:
+            Path(file["name"]).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            # Empty lines in front, so that an error names the line of the document.
+            exec(compile("\n" * block.line + block.text, str(document), "exec"), namespace)
+    return namespace
+
+
+@pytest.fixture
+def hurry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """A directory with the pictures that programs speak of, and a way to shorten all training, to an epoch at least."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    # What programs register is forgotten with the test.
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
+    modules = set(sys.modules)
+    pictures(tmp_path)
+
+    def by(factor: float) -> None:
+        def shortened(spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0) -> Settings:
+            return resolve_settings(spec, kind, given, epochs_scale * factor)
+
+        monkeypatch.setattr(drcil.learner, "resolve_settings", shortened)
+
+    yield by
+    for name in set(sys.modules) - modules:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def pictures(directory: Path) -> None:
+    """Two months of photographs, two classes each, and one to be classified."""
+    draws = np.random.default_rng(0)
+    for place in ("march/apple", "march/pear", "april/plum", "april/quince", "inbox"):
+        (directory / place).mkdir(parents=True)
+        for number in range(1 if place == "inbox" else 4):
+            pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(directory / place / f"{number}.jpg")
+
+
+@pytest.mark.parametrize("document", [one for one in DOCUMENTS if one != ADDING], ids=named)
+def test_programs_run(document: Path, hurry: Callable[[float], None]) -> None:
+    hurry(0.001)
+    run(document)
+
+
+def test_the_method_that_the_page_adds_learns_without_forgetting(hurry: Callable[[float], None]) -> None:
+    hurry(0.1)
+    end = run(ADDING)
+    learner, test = end["learner"], end["stream"][1].test
+    assert learner.method.settings.steadiness == 0.05
+    assert learner.evaluate(test) > 70
+    assert learner.evaluate(test.subset(test.labels < 2)) > 50
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_commands_exist(document: Path) -> None:
+    for block in blocks(document):
+        # A block that shows output has commands only behind a prompt.
+        commands = block.text if block.language == "sh" else "".join(re.findall(r"^\$ .*\n", block.text, re.MULTILINE))
+        for command in _COMMAND.finditer(commands):
+            understand(command["words"])
+    for code in re.findall(r"`(drcil [^`]+)`", prose(document)):
+        understand(code.removeprefix("drcil "), partly=True)
+
+
+def understand(words: str, partly: bool = False) -> None:
+    """A command must be one that drcil takes; one that is mentioned ``partly`` may lack arguments."""
+    arguments = shlex.split(words)
+    command: Any = get_command(app)
+    while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
+        name = arguments.pop(0)
+        assert name in command.commands, f"drcil has no verb '{name}': drcil {words}"
+        command = command.commands[name]
+    if "--help" in arguments:
+        return
+    try:
+        parameters = command.make_context("drcil", arguments).params
+    except UsageError as error:
+        if not (partly and type(error).__name__ == "MissingParameter"):
+            raise AssertionError(f"drcil {words}: {error.format_message()}") from None
+        return
+    for option, check in (("method", METHODS.__getitem__), ("stream", parse_stream), ("profile", load_profile)):
+        value = parameters.get(option)
+        if value is not None and not _PLACEHOLDER.fullmatch(value):
+            check(value)
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    for words in ("rnu mafdrc", "run --epoch-scale 2", "run mafdcr", "run mafdrc digits", "show", "data look digits"):
+        with pytest.raises((AssertionError, UserError)):
+            understand(words)
+    understand("show", partly=True)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_make_targets_exist(document: Path) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
+        assert target in targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (document.parent / path).resolve() if path else document
+        assert linked.exists(), f"{named(document)} links to {target}"
+        if anchor:
+            assert anchor in anchors(linked), f"{named(document)} links to {target}"
+
+
+def anchors(document: Path) -> list[str]:
+    """The headings of a document, as links to them are written."""
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_readme_says_what_the_methods_say_of_themselves() -> None:
+    rows = re.findall(r"^\| `([\w+-]+)` \| (.+?) \|", prose(ROOT / "README.md"), re.MULTILINE)
+    said = {name: summary for name, summary in rows if name in METHODS}
+    assert said == {name: METHODS[name].summary for name in said}
+    assert {"mafdrc", "mafdrc-official", "mdtdrc", "mecdrc", "icarl", "replay", "finetune", "joint"} <= said.keys()
