@@ -119,7 +119,7 @@ class Maf(Pipeline):
         data = task.new.join(task.memory)
         adjustment = self.adjustment(task, data)
         distil = kl_distillation if own.distillation_form == "kl" else distillation
-        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.sizes[0] >= 2 * len(task.classes) else 0.0
+        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.sizes[0] >= 2 * task.sizes[1] else 0.0
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""
