@@ -15,6 +15,8 @@ import typer
 from .. import __version__
 from ..errors import Interrupted, UserError
 from .data import app as data
+from .evaluate import evaluate
+from .import_ import import_checkpoints
 from .list import list_known
 from .resume import resume
 from .run import run
@@ -50,6 +52,8 @@ def about(
 app.command()(run)
 app.command()(resume)
 app.command()(show)
+app.command()(evaluate)
+app.command("import")(import_checkpoints)
 app.command("list")(list_known)
 app.add_typer(data, name="data")
 

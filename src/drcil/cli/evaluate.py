@@ -1,0 +1,59 @@
+"""``drcil evaluate``: how well a model does on the test images of a stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .output import console, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..runs.evaluate import Evaluation
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.")],
+    stream: Annotated[str, typer.Argument(help="The stream that the model has learnt the first tasks of.")],
+    data: Annotated[
+        Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")
+    ] = None,
+    readout: Annotated[
+        str | None, typer.Option(help="Another than the method's primary one.", show_default="the primary one")
+    ] = None,
+    order_seed: Annotated[
+        int | None, typer.Option(help="Of the class order.", show_default="the run's, else 1993")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure a model on the test images of the tasks it has learnt."""
+    from dataclasses import asdict
+
+    from ..runs.evaluate import evaluate as measure
+
+    found = measure(model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device)
+    if json:
+        print_json(asdict(found))
+        return
+    screen = console()
+    screen.print(f"{found.model} on {found.stream}, readout {found.readout}", markup=False, soft_wrap=True)
+    screen.print(_table(found))
+
+
+def _table(found: Evaluation) -> Table:
+    """A row per task, and one for all their test images."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    for name in ("task", "accuracy", "correct", "top 5"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, accuracy in enumerate(found.per_task, start=1):
+        table.add_row(str(number), f"{accuracy:.2f}")
+    table.add_section()
+    table.add_row("all", f"{found.accuracy:.2f}", f"{found.correct} of {found.total}", f"{found.top5:.2f}")
+    return table

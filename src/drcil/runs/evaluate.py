@@ -1,0 +1,116 @@
+"""Measuring a model on a stream: the test images of the tasks that the model has learnt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UserError, unknown
+from ..learner import Learner
+from ..streams import Stream, make_stream
+from .model import STATE, load_model
+from .run import CONFIG, Run
+
+ORDER_SEED = 1993
+"""Of the class order, where neither the user nor a run says another."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a readout of a model gets right. Accuracies are in percent."""
+
+    accuracy: float
+    correct: int
+    total: int
+    top5: float
+    """An image counts if its class is among the five best."""
+    per_task: tuple[float, ...]
+    """Accuracy on the test images of each task, among all classes learnt."""
+    readout: str
+    model: str
+    stream: str
+
+
+def evaluate(
+    path: Path,
+    stream: str,
+    *,
+    data_dir: Path | None = None,
+    order_seed: int | None = None,
+    readout: str | None = None,
+    **engine: Any,
+) -> Evaluation:
+    """Measure a model, or the last finished task of a run, by its primary readout or another."""
+    model, known_seed = find_model(path)
+    learner = load_model(model, data_dir, **engine)
+    seed = known_seed if order_seed is None else order_seed
+    loaded = make_stream(stream, data_dir=data_dir, order_seed=seed)
+    require_match(learner, loaded, seed)
+    if loaded.dataset.test.source.size != learner.shape.size:
+        loaded = make_stream(stream, data_dir=data_dir, order_seed=seed, image_size=learner.shape.size)
+    readouts = learner.readouts()
+    name = readout or next(iter(readouts))
+    if name not in readouts:
+        raise unknown(f"readout of '{learner.options.method}'", name, readouts)
+    test = loaded.task(len(learner.sizes)).test
+    best = learner.engine.rank({name: readouts[name]}, test, 5)[name].classes.numpy()
+    hits = best == test.labels[:, None]
+    task = np.repeat(np.arange(len(learner.sizes)), learner.sizes)[test.labels]
+    return Evaluation(
+        accuracy=_percent(hits[:, 0]),
+        correct=int(hits[:, 0].sum()),
+        total=len(test),
+        top5=_percent(hits.any(axis=1)),
+        per_task=tuple(_percent(hits[task == number, 0]) for number in range(len(learner.sizes))),
+        readout=name,
+        model=str(path),
+        stream=stream,
+    )
+
+
+def find_model(path: Path) -> tuple[Path, int]:
+    """The model directory at a path, which may be a run's, and the seed of the class order it learnt."""
+    if (path / STATE).is_file():
+        return path, ORDER_SEED
+    if not (path / CONFIG).is_file():
+        raise UserError(f"{path} is neither a model nor a run: it has no {STATE} and no {CONFIG}")
+    run = Run.open(path)
+    finished = run.finished_tasks()
+    if not finished:
+        raise UserError(f"{path} has no model yet: its first task is not finished")
+    return finished[-1], run.settings.order_seed
+
+
+def require_match(learner: Learner, stream: Stream, order_seed: int) -> None:
+    """The model must have learnt the stream's first tasks: the same classes, in the same order and portions."""
+    strange = [name for name in learner.classes if name not in stream.classes]
+    if strange:
+        raise UserError(f"the model knows the class '{strange[0]}', which stream '{stream.name}' does not have")
+    for label, (name, expected) in enumerate(zip(learner.classes, stream.classes, strict=False)):
+        if name != expected:
+            raise UserError(
+                f"the model learnt its classes in another order than stream '{stream.name}' with order seed "
+                f"{order_seed} has them: class {label} is '{name}' in the model and '{expected}' in the stream"
+            )
+    if learner.sizes != stream.sizes[: len(learner.sizes)]:
+        raise UserError(
+            f"the model learnt tasks of {_listed(learner.sizes)} classes, "
+            f"but stream '{stream.name}' has tasks of {_listed(stream.sizes)}"
+        )
+    channels = stream.dataset.test.source.channels
+    if channels != learner.shape.channels:
+        raise UserError(
+            f"the model takes images of {learner.shape.channels} channels, but stream '{stream.name}' has {channels}"
+        )
+
+
+def _percent(correct: npt.NDArray[np.bool_]) -> float:
+    return float(correct.sum() * 100 / len(correct))
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sizes))
