@@ -1,0 +1,222 @@
+"""The authors' published weights become models that answer as theirs did; anything else is refused in a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import drcil
+from drcil.cli import main
+from drcil.data.cifar100 import load_cifar100
+from drcil.errors import UserError
+from drcil.heads import DynamicResidualHead
+from drcil.memory import Budget
+from drcil.methods.parts import Number
+from drcil.runs.checkpoint import UNUSED, import_all, import_checkpoint, read_checkpoint
+from drcil.streams import class_order, make_stream
+from published import PublishedNet, random_checkpoint
+
+PUBLISHED = {1: 934, 2: 1660, 3: 2428}
+"""Test images that the published weights get right after each task, of 1,000 per task."""
+
+
+def images(count: int = 6) -> Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def theirs(path: Path) -> PublishedNet:
+    tensors = read_checkpoint(path).tensors
+    net = PublishedNet(len(tensors["fc.weight"]))
+    net.load_state_dict(tensors)
+    return net.eval()
+
+
+@pytest.mark.parametrize("task", range(1, 11))
+def test_a_model_answers_as_the_published_network_does(task: int, tmp_path: Path) -> None:
+    """At task 1 by the new branch alone, later by the sum of both; after any of the ten tasks, folded or not."""
+    path = tmp_path / "c.pth.tar"
+    random_checkpoint(path, task, classes=10 * task)
+    learner = import_checkpoint(path)
+    assert learner.sizes == (10,) * task
+    old, new, _ = theirs(path)(images())
+    expected = new if task == 1 else old + new
+    with torch.no_grad():
+        assert torch.allclose(learner.method.net(images()).logits.fused, expected, rtol=1e-4, atol=1e-4)
+        assert torch.allclose(learner.method.net.fold()(images()).logits.fused, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_is_the_method_that_made_it_on_the_order_of_its_seed(tmp_path: Path) -> None:
+    path = tmp_path / "c.pth.tar"
+    random_checkpoint(path, 10, classes=100, seed=7)
+    import_checkpoint(path).save(tmp_path / "model")
+    learner = drcil.load(tmp_path / "model")
+    state = json.loads((tmp_path / "model" / "state.json").read_text())
+    assert state["method"] == "mafdrc-official"
+    assert state["parts"]["net"]["backbone"] == {"name": "resnet32", "channels_in": 3}
+    assert (learner.spec.mean, learner.spec.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    head = learner.method.net.head
+    assert isinstance(head, DynamicResidualHead)
+    assert (head.branch, head.fusion) == ("bn", "sum")
+    assert learner.method.parameters() == 470_260
+    assert sorted(learner.classes)[:2] == ["apple", "aquarium_fish"]
+    assert learner.classes[class_order(100, 7).index(0)] == "apple"
+    assert learner.memory.budget == Budget.parse("2000")
+    assert learner.memory.images is None
+
+
+def test_at_task_1_the_untrained_branch_is_no_past_but_is_kept_for_the_teacher_of_task_2(tmp_path: Path) -> None:
+    random_checkpoint(tmp_path / "c", 1, classes=10)
+    method = import_checkpoint(tmp_path / "c").method
+    head = method.net.head
+    assert isinstance(head, DynamicResidualHead)
+    assert head.branches.old() is None
+    untrained = method.parts["untrained"]
+    assert isinstance(untrained, Number)
+    assert float(untrained.value) == pytest.approx(0.1336)
+
+
+def test_the_layer_that_nobody_calls_may_be_missing(tmp_path: Path) -> None:
+    random_checkpoint(tmp_path / "c", 2, classes=20, **dict.fromkeys(UNUSED))
+    assert "net.fc.weight" not in import_checkpoint(tmp_path / "c").method.state().tensors
+
+
+def test_several_checkpoints_become_models_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "b", tmp_path / "a"]
+    for path, task in zip(paths, (3, 1), strict=True):
+        random_checkpoint(path, task, classes=2 * task)
+    assert main(["import", *map(str, paths), "--out", str(tmp_path / "m")]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / "m" / name) for name in ("task03", "task01")]
+    assert drcil.load(tmp_path / "m" / "task03").sizes == (2, 2, 2)
+    assert main(["import", str(paths[1]), "--out", str(tmp_path / "one")]) == 0
+    assert drcil.load(tmp_path / "one").sizes == (2,)
+    with pytest.raises(UserError, match="is a model itself"):
+        import_all(paths, tmp_path / "one")
+    with pytest.raises(UserError, match="not the only checkpoint given of task01"):
+        import_all([paths[1], paths[1]], tmp_path / "twice")
+    assert not (tmp_path / "twice").exists()
+
+
+def test_nothing_is_written_unless_all_can_be_read(tmp_path: Path) -> None:
+    random_checkpoint(tmp_path / "good", 1, classes=2)
+    (tmp_path / "bad").write_bytes(b"")
+    with pytest.raises(UserError, match="bad"):
+        import_all([tmp_path / "good", tmp_path / "bad"], tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def one_byte_wrong(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda entry: entry.file_size)
+    content = bytearray(path.read_bytes())
+    # Past the local header and its padding there is nothing but the tensor's bytes.
+    content[largest.header_offset + 4000] ^= 1
+    path.write_bytes(content)
+
+
+def other_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("letter.txt", "dear reader")
+
+
+def saved(content: Any) -> Callable[[Path], None]:
+    return lambda path: torch.save(content, path)
+
+
+def with_entry(name: str, value: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        content = torch.load(path, weights_only=True)
+        torch.save({**content, name: value}, path)
+
+    return change
+
+
+def with_tensors(**changed: Tensor | None) -> Callable[[Path], None]:
+    return lambda path: random_checkpoint(path, 2, classes=20, **changed)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: path.unlink(), "cannot read .*: No such file"),
+        (lambda path: path.write_bytes(b""), "is not a checkpoint, or it has been cut short"),
+        (lambda path: path.write_text("weights"), "is not a checkpoint, or it has been cut short"),
+        (cut_short, "cut short"),
+        (one_byte_wrong, "is damaged: the checksum of .* is wrong"),
+        (other_archive, "zip archive of something else"),
+        (saved({"state_dict": {}, "args": argparse.Namespace()}), "is refused: it holds Python objects"),
+        (saved([1, 2]), "it has no 'state_dict' of tensors"),
+        (saved({"weights": torch.ones(2)}), "it has no 'state_dict' of tensors"),
+        (saved({"state_dict": {"fc.weight": 3}, "task": 0, "seed": 1}), "it has no 'state_dict' of tensors"),
+        (saved({"state_dict": {"fc": torch.ones(2)}, "task": 0, "seed": 1}), "fc.weight is missing"),
+        (with_entry("task", None), "its 'task' is None"),
+        (with_entry("task", -1), "its 'task' is -1"),
+        (with_entry("seed", "1993"), "its 'seed' is '1993'"),
+        (with_entry("seed", 2**32), "order seed 4294967296"),
+        (with_entry("task", 2), "has 20 classes, which cannot be the classes of 3 tasks"),
+        (with_entry("task", 0), "says that it is of task 1, but its old branch .* has been trained"),
+        (with_tensors(**{"BHO.bias": None}), "BHO.bias is missing"),
+        (with_tensors(**{"BHO.bias": None, "fc.bias": None}), r"fc.bias \(and 1 more\) are missing"),
+        (with_tensors(**{"convnet.stage_1.0.conv_a.weight": None}), "convnet.stage_1.0.conv_a.weight is missing"),
+        (with_tensors(**{"convnet.bn_2.bias": torch.ones(3)}), "convnet.bn_2.bias is not expected"),
+        (with_tensors(**{"fc.bias": torch.ones(19)}), r"fc.bias has shape \[19\], but \[20\] is expected"),
+        (with_tensors(**{"fc.weight": torch.ones(20, 512)}), r"fc.weight has shape \[20, 512\], but \[20, 64\]"),
+        (with_tensors(**{"fc.weight": torch.tensor(1.0)}), "has 0 classes"),
+        (with_tensors(**{"BHO.running_var": torch.ones(64)}), "BHO.running_var and BHN.running_var differ"),
+        (lambda path: random_checkpoint(path, 2, classes=102), "has 102 classes, but CIFAR-100 has only 100"),
+    ],
+)
+def test_what_is_not_a_published_checkpoint_is_refused_in_a_sentence(
+    change: Callable[[Path], None], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.pth.tar"
+    random_checkpoint(path, 2, classes=20)
+    change(path)
+    with pytest.raises(UserError, match=told):
+        import_checkpoint(path)
+    assert main(["import", str(path), "--out", str(tmp_path / "m")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.data
+def test_class_names_are_those_of_cifar100(data_dir: Path, tmp_path: Path) -> None:
+    random_checkpoint(tmp_path / "c", 10, classes=100)
+    names = load_cifar100(data_dir).classes
+    assert import_checkpoint(tmp_path / "c").classes == tuple(names[label] for label in class_order(100, 1993))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_published_accuracy_on_cifar100(
+    task: int, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The engine folds the model before it looks; the net as it is, and the authors' own, see the same."""
+    path = data_dir / "drc-cil-checkpoints" / f"checkpoint_cifar100_1993_task{task}.pth.tar"
+    assert main(["import", str(path), "--out", str(tmp_path / "m")]) == 0
+    capsys.readouterr()
+    arguments = ["evaluate", str(tmp_path / "m"), "cifar100-b0-10", "--data", str(data_dir), "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["total"] == 1000 * task
+    assert abs(found["correct"] - PUBLISHED[task]) <= 2
+    learner = drcil.load(tmp_path / "m")
+    test = make_stream("cifar100-b0-10", data_dir=data_dir).task(task).test
+    few = test.subset(range(0, len(test), 10 * task))
+    folded = learner.rank(few, best=1)["classifier"].classes[:, 0]
+    with torch.no_grad():
+        looked = learner.engine.prepare(few.source.read(few.rows), None)
+        old, new, _ = theirs(path)(looked)
+        assert torch.equal(learner.method.net.eval()(looked).logits.fused.argmax(dim=1), folded)
+        assert torch.equal((new if task == 1 else old + new).argmax(dim=1), folded)
