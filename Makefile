@@ -1,4 +1,4 @@
-# make run         set up if needed, then start a run: make run ARGS="--method mafdrc"
+# make run         set up if needed, then start a run; another one: make run ARGS="icarl digits-b0-5 --seed 1"
 # make test        what must pass before every commit: lint, types, fast tests with coverage
 # make test-slow   tests that take minutes
 # make test-data   tests on real datasets, in DRCIL_DATA or ../shared/data

@@ -91,7 +91,7 @@ def _from_folder(path: Path, archive: Path) -> bytes:
     except FileNotFoundError:
         raise UserError(
             f"cifar100 is not there: neither the file {path} nor {archive} exists; "
-            f"'drcil data fetch cifar100' downloads it, --data-dir or DRCIL_DATA says where it is"
+            f"'drcil data fetch cifar100' downloads it, --data or DRCIL_DATA says where it is"
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

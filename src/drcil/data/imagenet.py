@@ -74,7 +74,7 @@ def _home(name: str, root: Path | None) -> Path:
         if not (home / split).is_dir():
             raise UserError(
                 f"{name} is not there: {home / split} is not a directory; put ImageNet's class directories in it, "
-                f"or say with --data-dir or DRCIL_DATA where 'imagenet' is"
+                f"or say with --data or DRCIL_DATA where 'imagenet' is"
             )
     return home
 

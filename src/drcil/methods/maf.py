@@ -61,7 +61,9 @@ class Maf(Pipeline):
         if task.number == 1:
             self.parts["net"] = self.new_net(self.new_head)
             self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net)))
+            engine.fit(
+                Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net))
+            )
             if own.untrained_past:
                 steps = math.ceil(len(task.new) / own.first.batch_size)
                 self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
@@ -136,7 +138,9 @@ class Maf(Pipeline):
             return terms
 
         teachers = {"previous": previous, "adapted": adapted}
-        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers, groups=self.groups(student)))
+        engine.fit(
+            Stage("fusion", student, data, objective, own.fusion, teachers=teachers, groups=self.groups(student))
+        )
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:
@@ -182,9 +186,7 @@ name_it(
     recipe="maf",
     remedies=("bft",),
 )
-name_it(
-    "maf+wa", Maf, summary="MAF, then weight aligning", paper=PAPER, year=2023, recipe="maf", remedies=("wa",)
-)
+name_it("maf+wa", Maf, summary="MAF, then weight aligning", paper=PAPER, year=2023, recipe="maf", remedies=("wa",))
 name_it("maf+drc", Maf, summary="MAFDRC without logit adjustment", paper=PAPER, year=2023, recipe="maf", head="drc")
 name_it(
     "mafrc",

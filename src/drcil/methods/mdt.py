@@ -35,7 +35,9 @@ class Mdt(Pipeline):
         if task.number == 1:
             self.parts["net"] = self.new_net(self.new_head)
             self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net)))
+            engine.fit(
+                Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net))
+            )
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))

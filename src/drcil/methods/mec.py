@@ -87,7 +87,7 @@ class Mec(Pipeline):
         return expanded
 
     def _expanded_net(self, task: Task) -> ExpandedNet:
-        """The head of the last expanded model (or, at task 2, a fresh one), grown, over two copies of the old backbone."""
+        """Two copies of the old backbone under the grown head, whose old rows know what the old classifier knew."""
         previous, width = self.net, self.net.backbone.channels
         head = self._expanded_head(2 * width, task)
         members = [copy.deepcopy(previous.backbone), copy.deepcopy(previous.backbone)]

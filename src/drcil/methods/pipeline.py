@@ -61,7 +61,6 @@ class PipelineSettings(Settings):
 class Pipeline(Method):
     """A method whose classifier is a matter of choice."""
 
-    Settings = PipelineSettings
     settings: PipelineSettings
 
     def new_head(self, channels: int) -> Head:
@@ -94,7 +93,9 @@ class Pipeline(Method):
             return logit_adjustment(counts, self.settings.tro)
         return task_logit_adjustment(counts, task.sizes, self.settings.tro)
 
-    def classification(self, logits: Logits, labels: Tensor, old: int, adjustment: Tensor | None = None) -> dict[str, Term]:
+    def classification(
+        self, logits: Logits, labels: Tensor, old: int, adjustment: Tensor | None = None
+    ) -> dict[str, Term]:
         """(1 - α) L_fusion + α L_branch; for a head without branches, or at task 1, L_fusion alone."""
         own = self.settings
         shift = None if adjustment is None else adjustment.to(labels.device, non_blocking=True)
