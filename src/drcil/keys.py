@@ -19,8 +19,12 @@ Part = int | str
 
 def derive(*path: Part) -> int:
     """The key of a place in the run. Unequal paths give unequal keys: ("a", 1) is not ("a1",) nor ("a", "1")."""
-    text = "/".join(f"{type(part).__name__}:{part}" for part in path)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    text = "/".join(f"{type(part).__name__}:{_escaped(part)}" for part in path)
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
+
+
+def _escaped(part: Part) -> str:
+    return str(part).replace("\\", "\\\\").replace("/", "\\/")
 
 
 def generator(*path: Part) -> torch.Generator:
