@@ -1,0 +1,327 @@
+"""A run that was stopped anywhere ends bit for bit as if it had not been; and nothing else makes a difference."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from drcil.disk import locked, read_tensors
+from drcil.errors import UserError
+from drcil.methods import METHODS
+from drcil.methods.settings import setting_keys
+from drcil.runs.run import Run, TaskReport
+from drcil.runs.settings import make_settings
+from drcil.train.events import EpochDone, Event, StageDone, StageStarted, StepDone
+from killing import KILLS
+
+ENGINE = {"device": "cpu", "snapshot_seconds": 0}
+UNWATCHED = {"device": "cpu", "snapshot_seconds": 1000}
+"""A snapshot after every step, and none."""
+
+
+class Stop(Exception):
+    """Raised out of the middle of a run."""
+
+
+def make_run(directory: Path, method: str, **options: Any) -> Run:
+    """Three tasks of digits, a few steps per stage."""
+    schedules = [name for name in setting_keys(METHODS[method].build.Settings) if name.endswith(".batch_size")]
+    settings = {**dict.fromkeys(schedules, 64), **options.pop("settings", {})}
+    defaults = {"stream": "digits-b0-5", "tasks": 3, "epochs_scale": 0.03, "engine": ENGINE, "settings": settings}
+    return Run.create(make_settings(method=method, **{**defaults, **options}), directory)
+
+
+def outcome(directory: Path) -> dict[str, Any]:
+    """All that a run leaves behind, but for clocks and versions: every tensor, and the result."""
+    result = json.loads((directory / "result.json").read_text())
+    for entry in (result, *result["per_task"]):
+        for clock in ("seconds", "learning_seconds", "versions"):
+            entry.pop(clock, None)
+    files = sorted((directory / "tasks").glob("*/*.safetensors"))
+    return {"result": result, **{str(file.relative_to(directory)): read_tensors(file)[0] for file in files}}
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one["result"] == other["result"]
+    assert one.keys() == other.keys()
+    for file in one.keys() - {"result"}:
+        assert one[file].keys() == other[file].keys()
+        for name, tensor in one[file].items():
+            assert torch.equal(tensor, other[file][name]), f"{name} of {file}"
+
+
+class Watch:
+    """Counts what a run does, and stops it at the n-th event of a kind within a task."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.restored: list[str] = []
+        self.began_late: list[str] = []
+        self.stop_at: tuple[type, int, int] | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, StepDone):
+            self.steps += 1
+        elif isinstance(event, StageDone) and event.restored:
+            self.restored.append(event.stage)
+        elif isinstance(event, StageStarted) and event.first_epoch:
+            self.began_late.append(event.stage)
+        if self.stop_at is not None and isinstance(event, self.stop_at[0]) and event.task == self.stop_at[1]:
+            kind, task, left = self.stop_at
+            self.stop_at = (kind, task, left - 1)
+            if left == 1:
+                raise Stop
+
+    def session(self, directory: Path, stop_at: tuple[type, int, int]) -> None:
+        self.stop_at = stop_at
+
+        def after_task(report: TaskReport) -> None:
+            if stop_at[:2] == (TaskReport, report.number):
+                raise Stop
+
+        with pytest.raises(Stop):
+            Run.open(directory).go(listener=self, after_task=after_task)
+
+
+STOPS = [
+    (StepDone, 1, 5),
+    (EpochDone, 1, 1),
+    (TaskReport, 1, 1),
+    (StepDone, 2, 2),
+    (StageDone, 2, 1),
+    (StepDone, 3, 1),
+    (EpochDone, 3, 1),
+]
+"""Kind of event, task, how often: one run is stopped at all of them, one after the other."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_stopped_again_and_again_ends_as_if_it_had_not_been(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # Only a power cut would feel the difference.
+    whole, watch = Watch(), Watch()
+    make_run(tmp_path / "whole", method, engine=UNWATCHED).go(listener=whole)
+    make_run(tmp_path / "stopped", method)
+    for stop in STOPS:
+        watch.session(tmp_path / "stopped", stop)
+    Run.open(tmp_path / "stopped").go(listener=watch)
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
+    # What was done was not done again: a stop costs at most the step that no snapshot has seen yet.
+    assert whole.steps <= watch.steps <= whole.steps + len(STOPS)
+    assert watch.restored
+
+
+@pytest.mark.parametrize("method", ["icarl", "mafdrc"])
+def test_a_killed_process_is_resumed_bit_for_bit(method: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", method, engine=UNWATCHED).go()
+    make_run(tmp_path / "killed", method)
+    program = Path(__file__).with_name("killing.py")
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "killed"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == [*(f"{kind}: killed" for kind in KILLS), "to the end: status 0"], done.stderr
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "killed"))
+    assert not list((tmp_path / "killed").glob(".*.tmp")), "what kills left behind was not cleared away"
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_snapshots_keep_optimisers_hooks_and_branches(optimizer: str, tmp_path: Path) -> None:
+    """Momenta in channels-last layout, AdamW's step counts, and a hook with buffers (``decaying_past``)."""
+    options = {
+        "tasks": 2,
+        "settings": {
+            "first.optimizer": optimizer,
+            "adaptation.optimizer": optimizer,
+            "adaptation.lr": 0.01,
+            "first.lr": 0.01,
+            "decaying_past": True,
+        },
+    }
+    make_run(tmp_path / "whole", "mafdrc-official", **options).go()
+    make_run(tmp_path / "stopped", "mafdrc-official", **options)
+    for stop in [(StepDone, 1, 2), (StepDone, 1, 4), (StepDone, 2, 2), (StepDone, 2, 2), (StepDone, 2, 3)]:
+        Watch().session(tmp_path / "stopped", stop)
+    Run.open(tmp_path / "stopped").go()
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
+
+
+def test_mixed_precision_resumes_too(tmp_path: Path) -> None:
+    options = {"tasks": 2, "engine": {**ENGINE, "precision": "bf16-mixed"}}
+    make_run(tmp_path / "whole", "icarl", **options).go()
+    make_run(tmp_path / "stopped", "icarl", **options)
+    for stop in [(StepDone, 1, 3), (StepDone, 2, 3)]:
+        Watch().session(tmp_path / "stopped", stop)
+    Run.open(tmp_path / "stopped").go()
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
+
+
+def test_a_snapshot_of_another_seed_is_ignored(tmp_path: Path) -> None:
+    """Only what was begun in the same way is gone on with."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"seed{seed}", "replay", seed=seed, tasks=1).go()
+    other = make_run(tmp_path / "other", "replay", seed=1, tasks=1)
+    Watch().session(other.directory, (StepDone, 1, 6))
+    mixed = make_run(tmp_path / "mixed", "replay", seed=0, tasks=1)
+    (other.directory / "snapshot").rename(mixed.directory / "snapshot")
+    watch = Watch()
+    mixed.go(listener=watch)
+    assert not watch.began_late
+    assert_same(outcome(tmp_path / "seed0"), outcome(tmp_path / "mixed"))
+    assert outcome(tmp_path / "seed0")["result"] != outcome(tmp_path / "seed1")["result"]
+
+
+def test_a_torn_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", "replay", tasks=1).go()
+    torn = make_run(tmp_path / "torn", "replay", tasks=1)
+    Watch().session(torn.directory, (StepDone, 1, 6))
+    snapshot = torn.directory / "snapshot" / "partial.safetensors"
+    snapshot.write_bytes(snapshot.read_bytes()[:1000])
+    torn.go()
+    assert_same(outcome(tmp_path / "whole"), outcome(torn.directory))
+
+
+def test_settings_cannot_change_halfway(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "icarl")
+    Watch().session(run.directory, (TaskReport, 1, 1))
+    config = run.directory / "config.toml"
+    config.write_text(config.read_text().replace('"later.batch_size" = 64', '"later.batch_size" = 48'))
+    with pytest.raises(UserError, match=r"cannot go on: 'later' in its config.toml is not what it was when task 1"):
+        Run.open(run.directory).go()
+
+
+def test_evaluation_in_between_and_the_global_generators_make_no_difference(tmp_path: Path) -> None:
+    accuracies = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, EpochDone):
+            accuracies.append(event.accuracy)
+
+    make_run(tmp_path / "plain", "mafdrc", engine=UNWATCHED).go()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    torch.rand(3)
+    make_run(tmp_path / "watched", "mafdrc", engine={**UNWATCHED, "eval_every": 1}).go(listener=listener)
+    assert_same(outcome(tmp_path / "plain"), outcome(tmp_path / "watched"))
+    assert len(accuracies) == 2 + 2 * 2
+    assert all(accuracy is not None and 0 <= accuracy <= 100 for accuracy in accuracies)
+
+
+def test_a_run_leaves_the_global_generator_as_it_was(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    make_run(tmp_path / "run", "icarl", tasks=2).go()
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> Path:
+    """Four classes of noisy pictures on disk, each of its own colour, larger than they will be seen."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 4)):
+        for label in range(4):
+            directory = tmp_path / "photographs" / split / f"class{label}"
+            directory.mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 120, (24, 28, 3), dtype=np.uint8)
+                pixels[..., label % 3] += 60 + 70 * (label // 3)
+                Image.fromarray(pixels).save(directory / f"{number}.png")
+    return tmp_path / "photographs"
+
+
+def test_loading_workers_make_no_difference(photographs: Path, tmp_path: Path) -> None:
+    outcomes = []
+    for workers in (0, 1, 2):
+        run = make_run(
+            tmp_path / f"workers{workers}",
+            "icarl",
+            stream=f"folder:{photographs}-b0-2",
+            image_size=16,
+            backbone="resnet-digits",
+            memory="8",
+            epochs_scale=0.005,
+            settings={"first.batch_size": 8, "later.batch_size": 8},
+            engine={**ENGINE, "workers": workers},
+        )
+        run.go()
+        outcomes.append(outcome(run.directory))
+    for other in outcomes[1:]:
+        assert_same(outcomes[0], other)
+
+
+def test_a_damaged_file_is_named_in_one_sentence_also_by_a_worker(photographs: Path, tmp_path: Path) -> None:
+    options = {"image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005, "engine": {**ENGINE, "workers": 1}}
+    run = make_run(tmp_path / "run", "icarl", stream=f"folder:{photographs}-b0-2", memory="8", **options)
+    stream = run.stream()
+    for file in photographs.glob("train/*/7.png"):
+        file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(UserError, match=r"class\d/7.png cannot be read as an image") as caught:
+        run.go(stream)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "replay")
+    answer = tmp_path / "answer"
+    with locked(run.directory / ".lock", "in use"):
+        second = os.fork()
+        if second == 0:
+            try:
+                run.go()
+            except UserError as error:
+                answer.write_text(str(error))
+            finally:
+                os._exit(0)
+        os.waitpid(second, 0)
+    assert answer.read_text() == f"{run.directory} is in use by another process; wait for it or stop it"
+    assert not run.finished_tasks()
+
+
+def test_where_there_are_no_locks_everyone_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with locked(tmp_path / "nowhere" / ".lock", "in use"):
+        pass
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", "replay", tasks=2).go()
+    full = make_run(tmp_path / "full", "replay", tasks=2)
+    Watch().session(full.directory, (StepDone, 2, 3))
+    snapshot = full.directory / "snapshot" / "partial.safetensors"
+    before = snapshot.read_bytes()
+    with small_disk(len(before) // 2), pytest.raises(UserError) as caught:
+        full.go()
+    assert str(caught.value) == f"cannot write {snapshot}: File too large; what was saved before is intact"
+    assert snapshot.read_bytes() == before
+    assert [file.name for file in snapshot.parent.iterdir()] == [snapshot.name]
+    full.go()
+    assert_same(outcome(tmp_path / "whole"), outcome(full.directory))
