@@ -95,6 +95,8 @@ def random_checkpoint(path: Path, task: int, classes: int, seed: int = 1993, **c
         net = PublishedNet(classes)
         net.train()(torch.randn(4, 3, 32, 32))
         with torch.no_grad():
+            # Large, so that some probabilities come near the program's 1e-7.
+            net.fc.weight.uniform_(-2, 2)
             net.BHN.weight.uniform_(0.5, 1.5)
             net.BHN.bias.uniform_(-0.5, 0.5)
             if task == 1:
