@@ -79,7 +79,7 @@ def watched(learner: Learner) -> dict[str, Seen]:
 def replay(checkpoint: Path, task: Task) -> None:
     """Learn a task in one step of adaptation and one of fusion, here and in the transcription, and compare them.
 
-    Both compute in float64: in float32 another memory layout alone moves the gradients of the first layers by a percent.
+    Both compute in float64: in float32 another memory layout alone moves the first layers' gradients by a percent.
     """
     known = import_checkpoint(checkpoint)
     whole = {"adaptation.batch_size": len(task.new), "fusion.batch_size": len(task.new) + len(task.memory)}
