@@ -87,7 +87,10 @@ def test_a_directory_appears_at_once_and_replaces_at_once(tmp_path: Path, monkey
 
 
 def test_a_directory_that_cannot_be_filled_leaves_the_former(tmp_path: Path) -> None:
-    disk.write_directory(tmp_path / "made", lambda directory: (directory / "a").write_text("first") and None)
+    def fill(directory: Path) -> None:
+        (directory / "a").write_text("first")
+
+    disk.write_directory(tmp_path / "made", fill)
 
     def fail(directory: Path) -> None:
         (directory / "a").write_text("second")

@@ -1,0 +1,74 @@
+"""Small things to train with: a hundred digits, a net of three blocks, an engine without a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drcil.data import digits
+from drcil.data.augment import build_augment
+from drcil.heads import LinearHead
+from drcil.keys import randomness
+from drcil.nets.build import build_backbone
+from drcil.nets.net import Net
+from drcil.stages import (
+    Batch,
+    Losses,
+    Output,
+    Schedule,
+    Stage,
+    Term,
+)
+from drcil.train import Engine, EngineSettings, Journal, Look
+
+FEW = digits.load_digits().train.subset(np.arange(0, 1200, 12))
+SCHEDULE = Schedule(epochs=2, lr=0.1, batch_size=32, weight_decay=1e-3)
+
+
+def make_engine(augment: str = "none", journal: Journal | None = None, **options: Any) -> Engine:
+    look = Look(build_augment(augment, digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    listener = options.pop("listener", lambda event: None)
+    return Engine(EngineSettings(device="cpu", **options), look, seed=3, journal=journal, listener=listener)
+
+
+def make_net(classes: int = 10) -> Net:
+    with randomness("test"):
+        backbone = build_backbone("resnet-digits", 1)
+        net = Net(backbone, LinearHead(backbone.channels))
+        net.head.grow(classes)
+    return net
+
+
+def cross_entropy(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
+
+
+def make_stage(net: nn.Module, **options: Any) -> Stage:
+    return Stage(
+        **{"name": "test", "net": net, "data": FEW, "objective": cross_entropy, "schedule": SCHEDULE, **options}
+    )
+
+
+def fit(engine: Engine, stage: Stage) -> None:
+    with engine.task(1):
+        engine.fit(stage)
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(dict(module.state_dict()))
+
+
+def assert_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def in_order(labels: Any, key: int) -> Any:
+    return np.arange(len(labels), dtype=np.int64)

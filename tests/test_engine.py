@@ -1,0 +1,441 @@
+"""The engine's laws: what it trains and what it leaves alone, checked against plain loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
+from torch import Tensor, nn
+
+from drcil.data import digits
+from drcil.data.augment import build_augment
+from drcil.errors import UserError
+from drcil.keys import derive, generator
+from drcil.nets.net import Net
+from drcil.objectives import distillation
+from drcil.stages import (
+    Batch,
+    Group,
+    Losses,
+    Moment,
+    Objective,
+    Output,
+    Stage,
+    StepHook,
+    Term,
+    shuffle,
+)
+from drcil.train import Engine, EngineSettings, Journal, Look
+from drcil.train.events import EpochDone, Event, StepDone
+from drcil.train.tally import Tally
+from small_engine import (
+    FEW,
+    SCHEDULE,
+    assert_equal,
+    cross_entropy,
+    fit,
+    in_order,
+    make_engine,
+    make_net,
+    make_stage,
+    state,
+)
+
+
+class TestTraining:
+    def test_it_agrees_with_a_plain_loop(self) -> None:
+        """Order, normalisation, groups, rates, momentum and decay: two epochs of eight lines of torch."""
+        net, plain = make_net(), make_net()
+        head, backbone = list(net.head.parameters()), list(net.backbone.parameters())
+        groups = [Group(backbone), Group(head, lr_factor=0.1, weight_decay=0.5)]
+        # Even batches and a low rate: otherwise batch normalisation makes much of what rounding does.
+        schedule = SCHEDULE.model_copy(update={"lr": 0.02, "batch_size": 50})
+        fit(make_engine(), make_stage(net, groups=groups, schedule=schedule))
+
+        optimizer = torch.optim.SGD(
+            [
+                {"params": list(plain.backbone.parameters()), "weight_decay": 1e-3},
+                {"params": list(plain.head.parameters()), "weight_decay": 0.5},
+            ],
+            lr=0.02,
+            momentum=0.9,
+        )
+        for epoch in range(2):
+            rate = 0.01 * (1 + math.cos(math.pi * epoch / 2))
+            optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = rate, 0.1 * rate
+            order = shuffle(FEW.labels, derive(3, "task", 1, 0, "test", "epoch", epoch, "order"))
+            for start in range(0, len(FEW), 50):
+                batch = FEW.subset(order[start : start + 50])
+                images = (batch.source.read(batch.rows).float() / 255 - digits.SPEC.mean[0]) / digits.SPEC.std[0]
+                optimizer.zero_grad()
+                F.cross_entropy(plain(images).logits.fused, torch.from_numpy(batch.labels)).backward()
+                optimizer.step()
+        for (name, own), expected in zip(net.named_parameters(), plain.parameters(), strict=True):
+            assert torch.allclose(own, expected, atol=1e-5), name
+
+    def test_what_is_not_trained_is_left_alone(self) -> None:
+        net = make_net()
+        net.backbone.requires_grad_(False)
+        before = state(net)
+        groups = [Group(list(net.head.parameters()))]
+        fit(make_engine(), make_stage(net, groups=groups, frozen=[net.backbone]))
+        after = state(net)
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {"head.classifier.weight", "head.classifier.bias"}
+
+    def test_without_groups_all_that_requires_a_gradient_is_trained_and_statistics_follow_the_mode(self) -> None:
+        net = make_net()
+        for parameter in net.head.parameters():
+            parameter.requires_grad_(False)
+        before = state(net)
+        fit(make_engine(), make_stage(net))
+        after = state(net)
+        unchanged = {name for name in before if torch.equal(before[name], after[name])}
+        assert unchanged == {"head.classifier.weight", "head.classifier.bias"}
+
+    def test_it_leaves_flags_and_gradients_as_they_were_and_the_net_in_evaluation_mode(self) -> None:
+        net = make_net()
+        flags = [parameter.requires_grad for parameter in net.parameters()]
+        fit(make_engine(), make_stage(net, groups=[Group(list(net.head.parameters()))]))
+        assert [parameter.requires_grad for parameter in net.parameters()] == flags
+        assert all(parameter.grad is None for parameter in net.parameters())
+        assert not any(module.training for module in net.modules())
+
+    def test_frozen_parts_are_in_evaluation_mode_while_the_rest_trains(self) -> None:
+        net = make_net()
+        modes = []
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            modes.append((net.training, net.head.training, net.backbone.training))
+            return cross_entropy(output, teachers, batch)
+
+        fit(make_engine(), make_stage(net, objective=objective, frozen=[net.backbone]))
+        assert set(modes) == {(True, True, False)}
+
+    def test_a_teacher_does_not_change_not_even_if_it_is_the_student(self) -> None:
+        net, other = make_net(), make_net()
+        before = state(other)
+        answers: dict[str, list[Tensor]] = {"self": [], "other": []}
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            for name, answer in teachers.items():
+                assert not answer.logits.fused.requires_grad
+                answers[name].append(answer.logits.fused)
+            return cross_entropy(output, teachers, batch)
+
+        stage = make_stage(net, objective=objective, teachers={"self": net, "other": other}, sampler=in_order)
+        fit(make_engine(), stage)
+        steps = len(answers["self"]) // 2
+        for mine, others in zip(answers["self"], answers["other"], strict=True):
+            assert torch.equal(mine, others)
+        for first, second in zip(answers["self"][:steps], answers["self"][steps:], strict=True):
+            assert torch.equal(first, second)
+        assert_equal(before, state(other))
+        assert other.training
+
+    def test_folded_teachers_teach_what_unfolded_ones_do(self) -> None:
+        class Plain(nn.Module):
+            """A net that cannot be folded."""
+
+            def __init__(self, net: Net) -> None:
+                super().__init__()
+                self.net = net
+
+            def forward(self, images: Tensor) -> Output:
+                output: Output = self.net(images)
+                return output
+
+        teacher = make_net()
+        fit(make_engine(), make_stage(teacher))
+        losses: dict[bool, list[float]] = {True: [], False: []}
+
+        def objective_for(folded: bool) -> Objective:
+            def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+                kept = distillation(output.logits.fused, teachers["teacher"].logits.fused, 2.0)
+                losses[folded].append(float(kept.detach()))
+                return {"distillation": Term(kept)}
+
+            return objective
+
+        schedule = SCHEDULE.model_copy(update={"epochs": 5, "lr": 0.02, "batch_size": 25})
+        for folded in (True, False):
+            taught = {"teacher": teacher if folded else Plain(teacher)}
+            stage = make_stage(make_net(), objective=objective_for(folded), teachers=taught, schedule=schedule)
+            fit(make_engine("crop"), stage)
+        assert len(losses[True]) == 20
+        assert losses[True] == pytest.approx(losses[False], abs=1e-4)
+        assert losses[True][-1] < losses[True][0]
+
+    def test_images_are_augmented_by_the_key_of_their_step(self) -> None:
+        """What the net saw, against image-by-image padding and cutting."""
+        net = make_net()
+        seen: list[Tensor] = []
+        net.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
+        batches: list[Tensor] = []
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            batches.append(batch.rows)
+            return cross_entropy(output, teachers, batch)
+
+        fit(make_engine("crop"), make_stage(net, objective=objective))
+        for index, (images, rows) in enumerate(zip(seen, batches, strict=True)):
+            epoch, step = divmod(index, 4)
+            draws = generator(3, "task", 1, 0, "test", "epoch", epoch, step, "augment")
+            top, left = torch.randint(3, (2, len(rows)), generator=draws)
+            for place, row in enumerate(rows.tolist()):
+                padded = torch.zeros(10, 10, dtype=torch.uint8)
+                padded[1:9, 1:9] = FEW.source.read(np.array([row]))[0, 0]
+                cut = padded[top[place] : top[place] + 8, left[place] : left[place] + 8]
+                expected = (cut.double() / 255 - digits.SPEC.mean[0]) / digits.SPEC.std[0]
+                assert torch.allclose(images[place, 0].double(), expected, atol=1e-6)
+
+    def test_every_image_is_seen_once_an_epoch_and_orders_differ(self) -> None:
+        batches: list[Tensor] = []
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            assert torch.equal(batch.labels, torch.from_numpy(digits.load_digits().train.labels)[batch.rows])
+            batches.append(batch.rows)
+            return cross_entropy(output, teachers, batch)
+
+        fit(make_engine(), make_stage(make_net(), objective=objective))
+        first, second = torch.cat(batches[:4]), torch.cat(batches[4:])
+        assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(FEW.rows.tolist())
+        assert not torch.equal(first, second)
+        assert [len(rows) for rows in batches[:4]] == [32, 32, 32, 4]
+
+    def test_hooks_come_before_and_after_the_optimiser_with_the_moment(self) -> None:
+        net = make_net()
+        weight = net.head.get_parameter("classifier.weight")
+        calls: list[tuple[str, int, int, float, float]] = []
+        steps: list[Tensor] = []
+
+        class Spy(StepHook):
+            def before_step(self, moment: Moment) -> None:
+                assert weight.grad is not None
+                self.before = weight.clone()
+                calls.append(("before", moment.epoch, moment.step, moment.lr, _draw(moment)))
+
+            def after_step(self, moment: Moment) -> None:
+                steps.append(self.before - weight)
+                calls.append(("after", moment.epoch, moment.step, moment.lr, _draw(moment)))
+
+        def _draw(moment: Moment) -> float:
+            return float(torch.rand((), generator=moment.generator))
+
+        fit(make_engine(), make_stage(net, hooks=[Spy()]))
+        moments = [(epoch, step, SCHEDULE.rate(epoch)) for epoch in range(2) for step in range(4)]
+        assert [call[:4] for call in calls] == [(when, *moment) for moment in moments for when in ("before", "after")]
+        assert len({call[4] for call in calls}) == len(calls), "every draw is its own"
+        assert all(step.abs().max() > 0 for step in steps)
+
+    def test_a_hook_can_change_gradients(self) -> None:
+        net = make_net()
+        before = state(net)
+
+        class Forget(StepHook):
+            def before_step(self, moment: Moment) -> None:
+                for parameter in net.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad.zero_()
+
+        schedule = SCHEDULE.model_copy(update={"weight_decay": 0.0})
+        fit(make_engine(), make_stage(net, hooks=[Forget()], schedule=schedule))
+        for name, parameter in net.named_parameters():
+            assert torch.equal(parameter, before[name])
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_a_loss_that_is_no_number_ends_the_stage_with_a_sentence(self, value: float) -> None:
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            return {"bad": Term(output.logits.fused.sum() * 0 + value)}
+
+        with pytest.raises(UserError, match=rf"stage 'test' of task 1 is {value} after epoch 1; a smaller .* than 0.1"):
+            fit(make_engine(), make_stage(make_net(), objective=objective))
+
+    def test_it_tells_every_step_and_the_averages_of_every_epoch(self) -> None:
+        events: list[Event] = []
+        values: list[float] = []
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            terms = cross_entropy(output, teachers, batch)
+            values.append(float(terms["classification"].value.detach()) * len(batch.labels))
+            return {**terms, "double": Term(terms["classification"].value, 2.0)}
+
+        fit(make_engine(listener=events.append), make_stage(make_net(), objective=objective))
+        assert [event.images for event in events if isinstance(event, StepDone)] == [32, 32, 32, 4] * 2
+        epochs = [event for event in events if isinstance(event, EpochDone)]
+        for number, epoch in enumerate(epochs):
+            average = sum(values[4 * number : 4 * number + 4]) / 100
+            assert epoch.losses == pytest.approx(
+                {"classification": average, "double": average, "total": 3 * average}, rel=1e-5
+            )
+            assert (epoch.epoch, epoch.lr) == (number, SCHEDULE.rate(number))
+
+
+class Stop(Exception):
+    """Raised out of the middle of a stage."""
+
+
+def stopped_and_resumed(
+    make: Callable[[Journal, Callable[[Event], None]], None], directory: Path, stops: Sequence[int]
+) -> None:
+    """Train with a snapshot after every step, stopping at these steps one after the other; then to the end."""
+    for stop in stops:
+        left = stop
+
+        def listener(event: Event) -> None:
+            nonlocal left
+            left -= isinstance(event, StepDone)
+            if left == 0:
+                raise Stop
+
+        with pytest.raises(Stop):
+            make(Journal(directory, 0), listener)
+    make(Journal(directory, 0), lambda event: None)
+
+
+def test_dropout_is_keyed_by_step_so_that_a_stage_resumes_bit_for_bit(tmp_path: Path) -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = make_net()
+
+        def forward(self, images: Tensor) -> Output:
+            features = self.net.backbone(images)
+            return Output(self.net.head(F.dropout(features.map, training=self.training)), features)
+
+    nets: list[Dropping] = []
+
+    def make(journal: Journal, listener: Callable[[Event], None]) -> None:
+        nets.append(Dropping())
+        fit(make_engine("crop", journal, listener=listener), make_stage(nets[-1]))
+
+    make(Journal(), lambda event: None)
+    stopped_and_resumed(make, tmp_path, [3, 3, 1])
+    assert_equal(state(nets[0]), state(nets[-1]))
+
+
+class Sixteen(Engine):
+    """Half precision with a scaled loss, which on a CPU nobody would use but which works."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
+        self.fabric = Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+        self.fresh_precision = self.fabric.strategy.precision.state_dict()
+
+
+def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp_path: Path) -> None:
+    look = Look(build_augment("crop", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    nets: list[Net] = []
+    scales: list[float] = []
+
+    def make(journal: Journal, listener: Callable[[Event], None]) -> None:
+        nets.append(make_net())
+        engine = Sixteen(EngineSettings(device="cpu"), look, 3, journal, listener)
+        with engine.task(1):
+            for name in ("one", "two"):
+                engine.fit(make_stage(nets[-1], name=name))
+                scales.append(engine.fabric.strategy.precision.state_dict()["scale"])
+
+    make(Journal(), lambda event: None)
+    stopped_and_resumed(make, tmp_path, [4, 9, 2])
+    assert_equal(state(nets[0]), state(nets[-1]))
+    assert scales[0] == scales[1] == 256 * 2**2, "eight steps double it twice, in either stage"
+
+
+def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scaled() -> None:
+    look = Look(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    norms: dict[type[Engine], float] = {}
+
+    for kind in (Engine, Sixteen):
+        net = make_net()
+
+        class Spy(StepHook):
+            def before_step(self, moment: Moment, net: Net = net, kind: type[Engine] = kind) -> None:
+                gradient = net.head.get_parameter("classifier.weight").grad
+                assert gradient is not None
+                norms.setdefault(kind, float(gradient.norm()))
+
+        fit(kind(EngineSettings(device="cpu"), look, 3), make_stage(net, hooks=[Spy()]))
+    assert norms[Sixteen] == pytest.approx(norms[Engine], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"device": "cuda"}, "this machine has no CUDA device"),
+        ({"device": "mps"}, "this machine has no MPS device"),
+        ({"device": "cpu", "precision": "16-mixed"}, "--precision 16-mixed needs a GPU"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
+def test_devices_that_are_not_there_are_refused(options: dict[str, Any], sentence: str) -> None:
+    look = Look(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    with pytest.raises(UserError, match=sentence):
+        Engine(EngineSettings(**options), look, 0)
+
+
+class TestTally:
+    STEPS = st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 7), st.integers(1, 9)), min_size=1, max_size=6)
+
+    @given(STEPS)
+    def test_terms_are_averaged_over_what_they_count(self, steps: list[tuple[float, int, int]]) -> None:
+        tally = Tally()
+        for value, count, size in steps:
+            terms = {"part": Term(torch.tensor(value), 0.5, torch.tensor(count)), "all": Term(torch.tensor(value))}
+            assert float(tally.add(terms, size)) == pytest.approx(1.5 * value, abs=1e-5)
+        counted = sum(count for _, count, _ in steps)
+        part = sum(value * count for value, count, _ in steps) / max(counted, 1)
+        whole = sum(value * size for value, _, size in steps) / sum(size for _, _, size in steps)
+        expected = {"part": part, "all": whole, "total": 0.5 * part + whole}
+        assert tally.averages() == pytest.approx(expected, abs=1e-4)
+        again = Tally()
+        again.restore(tally.state(), torch.device("cpu"))
+        assert again.averages() == tally.averages()
+
+    def test_losses_are_fetched_only_now_and_then(self) -> None:
+        tally = Tally(seconds=1000)
+        tally.add({"a": Term(torch.tensor(1.0))}, 1)
+        assert tally.peek() is None
+        tally.seconds = 0
+        assert tally.peek() == {"a": 1.0, "total": 1.0}
+        with pytest.raises(ValueError, match="no loss term"):
+            tally.add({}, 1)
+
+
+def test_a_stage_is_recognised_by_what_it_begins_with(tmp_path: Path) -> None:
+    """Finished stages are restored; not if the schedule, the data, a group's rate or the starting weights differ."""
+    net = make_net()
+    base = make_stage(net, schedule=SCHEDULE.model_copy(update={"epochs": 1}))
+    steps: list[Event] = []
+
+    def trained(stage: Stage) -> bool:
+        steps.clear()
+        engine = make_engine("none", Journal(tmp_path, 0), listener=steps.append)
+        fit(engine, stage)
+        return any(isinstance(event, StepDone) for event in steps)
+
+    assert trained(base)
+    after = state(net)
+    same = make_net()
+    assert not trained(replace(base, net=same))
+    assert_equal(after, state(same))
+    assert trained(replace(base, net=make_net(), schedule=SCHEDULE))
+    assert trained(replace(base, net=make_net(), data=FEW.subset(np.arange(99))))
+    slower = make_net()
+    assert trained(replace(base, net=slower, groups=[Group(list(slower.parameters()), lr_factor=0.5)]))
+    other = make_net()
+    with torch.no_grad():
+        other.head.get_parameter("classifier.bias")[0] += 1e-6
+    assert trained(replace(base, net=other))

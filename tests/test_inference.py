@@ -1,0 +1,93 @@
+"""Looking without learning: features, rankings, and the bank that sees each image once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from drcil.data import digits
+from drcil.data.imageset import ArraySource, ImageSet
+from drcil.stages import (
+    Output,
+    Readout,
+)
+from drcil.train import FeatureBank
+from drcil.train.inference import rank
+from small_engine import (
+    FEW,
+    fit,
+    make_engine,
+    make_net,
+    make_stage,
+)
+
+
+class TestLooking:
+    def test_features_are_those_of_the_net_in_evaluation_mode(self) -> None:
+        net = make_net()
+        fit(make_engine(), make_stage(net))
+        engine = make_engine("crop", inference_batch=7)
+        features = engine.features(net, FEW)
+        pixels = FEW.source.read(FEW.rows).float() / 255
+        with torch.no_grad():
+            expected = net((pixels - digits.SPEC.mean[0]) / digits.SPEC.std[0]).features.pooled
+        assert torch.allclose(features, expected, atol=1e-4)
+        assert not features.is_inference()
+
+    def test_readouts_that_share_a_net_share_a_pass(self) -> None:
+        net, passes = make_net(), []
+
+        def see(net: nn.Module, images: ImageSet, read: Callable[[Output], Sequence[Tensor]]) -> tuple[Tensor, ...]:
+            passes.append(net)
+            return make_engine().see(net, images, read)
+
+        readouts = {
+            "up": Readout(net),
+            "other": Readout(make_net()),
+            "down": Readout(net, lambda output: -output.logits.fused),
+        }
+        rankings = rank(see, readouts, FEW, best=10)
+        assert list(rankings) == ["up", "other", "down"]
+        assert len(passes) == 2
+        for ranking in rankings.values():
+            assert ranking.classes.dtype == torch.int64
+            assert torch.equal(ranking.scores, ranking.scores.sort(dim=1, descending=True).values)
+        assert torch.equal(rankings["up"].classes, rankings["other"].classes)
+        assert torch.allclose(rankings["up"].scores, -rankings["down"].scores.flip(1), atol=1e-6)
+        assert rank(make_engine().see, readouts, FEW, best=3)["up"].classes.shape == (100, 3)
+
+    def test_there_must_be_something_to_look_at(self) -> None:
+        with pytest.raises(ValueError, match="no images"):
+            make_engine().features(make_net(), FEW.subset([]))
+
+
+class TestFeatureBank:
+    @given(st.lists(st.lists(st.integers(0, 29), min_size=1, max_size=12), min_size=1, max_size=5))
+    def test_each_image_is_seen_once_and_every_answer_is_its_own(self, requests: list[list[int]]) -> None:
+        """Over two sources, one by itself and chained; rows in any order, with repetitions."""
+        values = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
+        sources = [ArraySource(values[:20].clone()), ArraySource(values[20:].clone())]
+        whole = ImageSet(sources[0], np.arange(20), np.zeros(20, dtype=np.int64)).join(
+            ImageSet(sources[1], np.arange(20), np.zeros(20, dtype=np.int64))
+        )
+        seen: list[int] = []
+
+        def features(images: ImageSet) -> Tensor:
+            vectors = images.source.read(images.rows)[:, 0, 0, :1].float()
+            seen.extend(int(value) for value in vectors)
+            return vectors
+
+        bank = FeatureBank(features)
+        for rows in requests:
+            assert bank(whole.subset(rows)).flatten().tolist() == rows
+            alone = [row for row in rows if row < 20]
+            if alone:
+                images = ImageSet(sources[0], np.array(alone), np.zeros(len(alone), dtype=np.int64))
+                assert bank(images).flatten().tolist() == alone
+        assert sorted(seen) == sorted({row for rows in requests for row in rows})

@@ -1,0 +1,63 @@
+"""Schedules, against rates worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drcil.stages import Schedule
+
+
+def test_cosine_by_hand() -> None:
+    schedule = Schedule(epochs=200, lr=0.1)
+    for epoch in range(200):
+        assert schedule.rate(epoch) == pytest.approx(0.05 * (1 + math.cos(math.pi * epoch / 200)), rel=1e-12)
+    assert schedule.rate(0) == 0.1
+    assert schedule.rate(50) == pytest.approx(0.0853553390593)
+    assert schedule.rate(100) == pytest.approx(0.05)
+
+
+def test_cosine_ends_where_it_is_told_to() -> None:
+    schedule = Schedule(epochs=1000, lr=0.1, lr_end=0.02)
+    assert schedule.rate(500) == pytest.approx(0.06)
+    assert schedule.rate(999) == pytest.approx(0.02, abs=1e-6)
+
+
+def test_steps_by_hand() -> None:
+    schedule = Schedule(epochs=200, lr=0.1, curve="steps", milestones=(60, 120, 170))
+    rates = {0: 0.1, 59: 0.1, 60: 0.01, 119: 0.01, 120: 0.001, 169: 0.001, 170: 0.0001, 199: 0.0001}
+    assert {epoch: schedule.rate(epoch) for epoch in rates} == pytest.approx(rates)
+
+
+def test_warm_up_by_hand() -> None:
+    schedule = Schedule(epochs=25, lr=0.5, warmup=5, warmup_lr=0.1)
+    rates = [0.1, 0.18, 0.26, 0.34, 0.42, 0.5]
+    assert [schedule.rate(epoch) for epoch in range(6)] == pytest.approx(rates)
+    assert schedule.rate(15) == pytest.approx(0.25)
+    assert Schedule(epochs=9, lr=0.3, curve="constant").rate(8) == 0.3
+
+
+def test_scaling_moves_milestones_and_warm_up_along() -> None:
+    schedule = Schedule(epochs=200, lr=0.1, curve="steps", milestones=(60, 120, 170), warmup=10)
+    quarter = schedule.scaled(0.25)
+    assert (quarter.epochs, quarter.milestones, quarter.warmup) == (50, (15, 30, 42), 2)
+    assert schedule.scaled(1) is schedule
+    least = schedule.scaled(1e-6)
+    assert (least.epochs, least.milestones, least.warmup) == (1, (1, 1, 1), 0)
+    assert least.rate(0) == 0.1
+
+
+@given(st.integers(1, 300), st.floats(0.001, 3), st.sampled_from(["cosine", "steps", "constant"]), st.integers(0, 9))
+def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float, curve: Any, warmup: int) -> None:
+    schedule = Schedule(
+        epochs=epochs, lr=0.1, curve=curve, milestones=(epochs // 2 + 1,), warmup=min(warmup, epochs - 1)
+    )
+    scaled = schedule.scaled(scale)
+    rates = [scaled.rate(epoch) for epoch in range(scaled.epochs)]
+    assert all(0 <= rate <= 0.1 for rate in rates)
+    assert rates[scaled.warmup :] == sorted(rates[scaled.warmup :], reverse=True)
+    assert rates[scaled.warmup] == pytest.approx(0.1)
