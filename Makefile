@@ -1,7 +1,7 @@
 # make run         set up if needed, then start a run; another one: make run ARGS="icarl digits-b0-5 --seed 1"
 # make test        what must pass before every commit: lint, types, fast tests with coverage
 # make test-slow   tests that take minutes
-# make test-data   tests on real datasets, in DRCIL_DATA or ../shared/data
+# make test-data   tests on real datasets, in the directory that DRCIL_DATA names
 # make clean       remove the environment and all caches
 
 PYTHON ?= python3

@@ -13,13 +13,11 @@ torch.set_num_threads(1)
 settings.register_profile("drcil", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("drcil")
 
-BESIDE_REPOSITORY = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """The directory of real datasets: ``DRCIL_DATA``, or ``../shared/data`` beside the repository."""
-    directory = Path(os.environ.get("DRCIL_DATA", BESIDE_REPOSITORY))
-    if not directory.is_dir():
-        pytest.skip(f"needs real data: {directory} is no directory (set DRCIL_DATA)")
-    return directory
+    """The directory of real datasets, which ``DRCIL_DATA`` names."""
+    directory = os.environ.get("DRCIL_DATA")
+    if directory is None or not Path(directory).is_dir():
+        pytest.skip(f"needs real data: set DRCIL_DATA to its directory (it is {directory})")
+    return Path(directory)

@@ -20,8 +20,9 @@ from drcil.errors import UserError
 from drcil.heads import DynamicResidualHead
 from drcil.memory import Budget
 from drcil.methods.parts import Number
+from drcil.protocols import class_order
 from drcil.runs.checkpoint import UNUSED, import_all, import_checkpoint, read_checkpoint
-from drcil.streams import class_order, make_stream
+from drcil.streams import make_stream
 from published import PublishedNet, random_checkpoint
 
 PUBLISHED = {1: 934, 2: 1660, 3: 2428}

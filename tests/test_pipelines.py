@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -170,26 +171,24 @@ def test_logit_adjustment_follows_the_task_or_the_class(digits: Stream) -> None:
     task = digits[1]
     counts = fusion.data.counts(4)
     by_task = method.adjustment(task, fusion.data)
-    assert by_task is not None
     share = np.array([counts[:2].sum()] * 2 + [counts[2:].sum()] * 2) / counts.sum()
-    assert np.allclose(by_task.numpy(), 1.2 * np.log(share), atol=1e-6)
+    assert np.allclose(by_task.vector.numpy(), 1.2 * np.log(share), atol=1e-6)
     per_class = learnt("mafdrc", digits, 1, settings={"adjust_by": "class"}).method
     assert isinstance(per_class, Maf)
     by_class = per_class.adjustment(task, fusion.data)
-    assert by_class is not None
-    assert np.allclose(by_class.numpy(), 1.2 * np.log(counts / counts.sum()), atol=1e-6)
+    assert np.allclose(by_class.vector.numpy(), 1.2 * np.log(counts / counts.sum()), atol=1e-6)
 
 
 def test_pod_acts_only_after_a_large_base() -> None:
     names: dict[str, set[str]] = {}
-    for name in ("digits-b0-5", "digits-6/2"):
+    for name in ("digits-b0-4", "digits-6/2"):
         stream = drcil.stream(name)
         _, (_, fusion) = stages_of_task_2("mafdrc-official", stream)
         images = torch.randn(4, 1, 8, 8)
         teachers = {key: teacher(images) for key, teacher in fusion.teachers.items()}
         terms = fusion.objective(fusion.net(images), teachers, Batch(torch.zeros(4).long(), torch.zeros(4).long()))
         names[name] = set(terms)
-    assert names["digits-6/2"] - names["digits-b0-5"] == {"pod"}
+    assert names["digits-6/2"] - names["digits-b0-4"] == {"pod"}
 
 
 def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digits: Stream) -> None:
@@ -229,10 +228,52 @@ def test_balanced_fine_tuning_trains_the_classifier_alone_on_equally_many_images
     assert changed == {"head.classifier.weight", "head.classifier.bias"}
 
 
-def test_balanced_fine_tuning_without_memory_is_refused(digits: Stream) -> None:
-    learner = learnt("maf", digits, 1)
-    with pytest.raises(UserError, match="memory is empty"):
-        balanced_set(learner.method.net, digits[1], learner.engine)
+def test_balanced_fine_tuning_without_memory_is_refused_before_training(digits: Stream) -> None:
+    with pytest.raises(UserError, match="memory"):
+        learnt("maf+bft", digits, 1, memory="none")
+
+
+def test_a_balanced_set_has_the_quota_of_every_class_that_has_as_many(digits: Stream) -> None:
+    learner, task = learnt("maf", digits, 1), digits[1]
+    kept = learner.memory.images
+    assert kept is not None
+    uneven = kept.subset(np.flatnonzero(kept.labels == 0).tolist() + np.flatnonzero(kept.labels == 1).tolist()[:4])
+    images = balanced_set(learner.method.net, replace(task, memory=uneven), learner.engine)
+    assert images.counts(4).tolist() == [15, 4, 15, 15]
+    everything = replace(task, memory=digits[0].new)
+    counts = balanced_set(learner.method.net, everything, learner.engine).counts(4)
+    assert counts.max() == task.new.counts(4)[2:].min()
+
+
+def test_an_untrained_past_is_a_normalisation() -> None:
+    with pytest.raises(UserError, match="branch=bn"):
+        resolve_settings(METHODS["mafdrc-official"], "digits", {"branch": "conv"})
+    resolve_settings(METHODS["mafdrc-official"], "digits", {"branch": "conv", "untrained_past": False})
+
+
+def test_only_a_convolutional_branch_learns_at_a_rate_of_its_own(digits: Stream) -> None:
+    for branch, factors in (("conv", [1.0, 0.1]), ("bn", [1.0])):
+        method = learnt("mafdrc", digits, 1, settings={"branch": branch}).method
+        assert isinstance(method, Maf)
+        groups = method.groups(method.net)
+        assert [group.lr_factor for group in groups] == factors
+        grouped = [parameter for group in groups for parameter in group.parameters]
+        assert len(grouped) == len(list(method.net.parameters()))
+
+
+def test_mec_merges_the_branches_of_expanded_models(digits: Stream) -> None:
+    learner = learnt("mecdrc", digits, 1)
+    fresh = torch.eye(2 * learner.method.net.backbone.channels)
+    learner.learn(digits[1])
+    first = learner.method.herding_net().get_submodule("head")
+    assert isinstance(first, DynamicResidualHead)
+    assert torch.equal(first.branches.stacks()["weight"][0], fresh)
+    trained = first.branches.new()["weight"].detach().clone()
+    assert not torch.equal(trained, fresh)
+    learner.learn(digits[2])
+    second = learner.method.herding_net().get_submodule("head")
+    assert isinstance(second, DynamicResidualHead)
+    assert torch.equal(second.branches.stacks()["weight"][0], (fresh + trained) / 2)
 
 
 def test_decay_step_by_step_is_sgd_with_a_zero_gradient() -> None:

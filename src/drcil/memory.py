@@ -112,7 +112,7 @@ class Memory:
         if quota is None:
             chosen = new.subset(np.argsort(new.labels, kind="stable"))
         else:
-            old, chosen = _first_of_each_class(old, quota), _herded(new, quota, features)
+            old, chosen = first_of_each_class(old, quota), _herded(new, quota, features)
         self.images = old.join(chosen)
 
     @property
@@ -134,7 +134,7 @@ class Memory:
         self.images = ImageSet(source, rows.astype(np.int64), labels.astype(np.int64))
 
 
-def _first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
+def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
     """The first ``quota`` images of every class of a set that is sorted by label."""
     rank = np.arange(len(images)) - np.searchsorted(images.labels, images.labels)
     return images.subset(rank < quota)

@@ -1,13 +1,12 @@
-"""Streams: a dataset cut into tasks. Names and settings of the protocols, class orders, and the tasks themselves."""
+"""Streams: a dataset cut into tasks."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import overload
 
 import numpy as np
 
@@ -16,82 +15,7 @@ from .data.imageset import ImageSet, Int64, empty_like
 from .errors import UserError, unknown
 from .keys import numpy_generator
 from .memory import Budget
-
-_NAME = re.compile(
-    r"(?P<dataset>.+)-(?:b(?P<first>0|[1-9][0-9]*)-(?P<steps>[1-9][0-9]*)"
-    r"|(?P<base>[1-9][0-9]*)/(?P<step_size>[1-9][0-9]*))",
-    re.DOTALL,
-)
-
-
-@dataclass(frozen=True)
-class StreamSettings:
-    """How a dataset is cut: a base of classes, then steps, given by their number or by their size."""
-
-    dataset: str
-    base: int
-    """Classes of the first task; 0: as many as in the other tasks, and it counts as a step."""
-    steps: int = 0
-    step_size: int = 0
-    """Of these two one is given; the other is 0 and follows from the dataset."""
-
-    def __post_init__(self) -> None:
-        if (self.steps > 0) == (self.step_size > 0) or self.base < (self.step_size > 0):
-            raise ValueError(f"{self} must have a number of steps, or a step size and a base")
-
-    def sizes(self, classes: int) -> tuple[int, ...]:
-        """The number of classes of each task, for a dataset of this many classes."""
-        if self.base > classes or (self.steps and self.base == classes):
-            raise UserError(
-                f"stream '{stream_name(self)}' starts with {self.base} classes, but the dataset has {classes} in all: "
-                "choose a smaller base, or 'b0' for tasks of equal size"
-            )
-        step = self.step_size or self._step_size(classes - self.base)
-        sizes = [self.base or step]
-        while sum(sizes) + step < classes:
-            sizes.append(step)
-        if sum(sizes) < classes:
-            sizes.append(classes - sum(sizes))
-        return tuple(sizes)
-
-    def _step_size(self, classes: int) -> int:
-        """⌈classes / steps⌉, provided that steps of this size are as many as were asked for."""
-        possible = {-(-classes // size) for size in range(1, classes + 1)}
-        if self.steps not in possible:
-            nearest = sorted(sorted(possible, key=lambda steps: abs(steps - self.steps))[:6])
-            raise UserError(
-                f"stream '{stream_name(self)}' cannot be made: {classes} classes do not divide into {self.steps} steps "
-                f"of equal size (only the last may be smaller); near it, these work: {', '.join(map(str, nearest))}"
-            )
-        return -(-classes // self.steps)
-
-
-def parse_stream(name: str) -> StreamSettings:
-    """The settings behind a name: ``cifar100-b0-10`` (ten tasks), ``cifar100-b50-5`` (50 classes, then five steps),
-    ``cifar100-50/10`` (50 classes, then ten at a time), ``folder:PATH-b0-4``."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise UserError(
-            f"stream '{name}' is not of the form DATASET-b0-TASKS, DATASET-b50-STEPS or DATASET-BASE/STEP, "
-            "such as cifar100-b0-10, cifar100-b50-5 or cifar100-50/10"
-        )
-    if match["steps"]:
-        return StreamSettings(match["dataset"], base=int(match["first"]), steps=int(match["steps"]))
-    return StreamSettings(match["dataset"], base=int(match["base"]), step_size=int(match["step_size"]))
-
-
-def stream_name(settings: StreamSettings) -> str:
-    """The name that ``parse_stream`` reads as these settings."""
-    if settings.steps:
-        return f"{settings.dataset}-b{settings.base}-{settings.steps}"
-    return f"{settings.dataset}-{settings.base}/{settings.step_size}"
-
-
-def class_order(classes: int, seed: int) -> tuple[int, ...]:
-    """The order in which a seed presents the classes: numpy's legacy permutation, as the field's programs draw it."""
-    if not 0 <= seed < 2**32:
-        raise UserError(f"order seed {seed} is not usable: give a number from 0 to {2**32 - 1}")
-    return tuple(np.random.RandomState(seed).permutation(classes).tolist())
+from .protocols import class_order, parse_stream, protocol_memory
 
 
 @dataclass(frozen=True)
@@ -118,6 +42,8 @@ class Task:
     budget: Budget
     spec: DataSpec
     """What kind of images these are."""
+    large_base: bool = False
+    """Whether the stream began with more classes than its other tasks bring."""
 
     @property
     def old(self) -> int:
@@ -134,7 +60,14 @@ class Stream:
     """A dataset cut into tasks, in order. Tasks share the dataset's pixels; making one copies only numbers."""
 
     def __init__(
-        self, name: str, dataset: Dataset, order: Sequence[int], sizes: Sequence[int], budget: Budget, held_out: Int64
+        self,
+        name: str,
+        dataset: Dataset,
+        order: Sequence[int],
+        sizes: Sequence[int],
+        budget: Budget,
+        held_out: Int64,
+        large_base: bool = False,
     ) -> None:
         """``held_out`` are the positions in the training images that are kept for validation."""
         self.name = name
@@ -143,6 +76,7 @@ class Stream:
         self.sizes = tuple(sizes)
         self.classes = tuple(dataset.classes[label] for label in order)
         self.budget = budget
+        self.large_base = large_base
         held = np.zeros(len(dataset.train), dtype=np.bool_)
         held[held_out] = True
         self._train = _in_order(dataset.train.subset(~held), self.order)
@@ -155,9 +89,16 @@ class Stream:
     def __iter__(self) -> Iterator[Task]:
         return (self.task(number) for number in range(1, len(self) + 1))
 
-    def __getitem__(self, index: int) -> Task:
-        """``stream[0]`` is task 1."""
-        return self.task(range(1, len(self) + 1)[index])
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        """``stream[0]`` is task 1; ``stream[:2]`` are tasks 1 and 2."""
+        numbers = range(1, len(self) + 1)[index]
+        return self.task(numbers) if isinstance(numbers, int) else [self.task(number) for number in numbers]
 
     def task(self, number: int) -> Task:
         """The task of this number, from 1."""
@@ -176,6 +117,7 @@ class Stream:
             memory=empty_like(new),
             budget=self.budget,
             spec=self.dataset.spec,
+            large_base=self.large_base,
         )
 
 
@@ -201,62 +143,15 @@ def make_stream(
 
         dataset = load_dataset(settings.dataset, data_dir, image_size)
     classes = len(dataset.classes)
-    sizes = settings.sizes(classes)
     return Stream(
         name,
         dataset,
         order=class_order(classes, order_seed) if order is None else _given_order(order, dataset.classes),
-        sizes=sizes,
-        budget=Budget.parse(memory or _protocol_memory(settings.dataset, sizes, dataset.spec.memory)),
+        sizes=settings.sizes(classes),
+        budget=Budget.parse(memory or protocol_memory(settings, classes, dataset.spec.memory)),
         held_out=_held_out(dataset, validation, order_seed),
+        large_base=settings.large_base(classes),
     )
-
-
-class StandardStream(NamedTuple):
-    """A stream of the literature, as ``drcil list streams`` shows it."""
-
-    name: str
-    classes: int
-    tasks: int
-    memory: str
-    description: str
-
-
-_CUTS = ("b0-5", "b0-10", "b0-20", "b50-5", "b50-10", "b50-25")
-_STANDARD = {
-    "digits": (10, "30", ("b0-5",)),
-    "cifar100": (100, "2000", _CUTS),
-    "imagenet100": (100, "2000", _CUTS),
-    "imagenet1000": (1000, "20000", ("b0-10",)),
-}
-"""Classes, memory and cuts of the datasets with standard streams."""
-
-
-def standard_streams() -> list[StandardStream]:
-    """The streams that results are published on, and the one that needs no download. No data is loaded."""
-    streams = []
-    for dataset, (classes, total, cuts) in _STANDARD.items():
-        for cut in cuts:
-            name = f"{dataset}-{cut}"
-            sizes = parse_stream(name).sizes(classes)
-            text = f"{len(sizes)} tasks of {sizes[0]} classes"
-            if _starts_large(sizes):
-                text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
-            streams.append(StandardStream(name, classes, len(sizes), _protocol_memory(dataset, sizes, total), text))
-    return streams
-
-
-def _starts_large(sizes: tuple[int, ...]) -> bool:
-    return len(sizes) > 1 and sizes[0] > sizes[1]
-
-
-def _protocol_memory(dataset: str, sizes: tuple[int, ...], total: str) -> str:
-    """The published protocols keep 20 images per class after a large base; else the dataset says.
-
-    Digits and a user's own folder are not published benchmarks: there the dataset always says.
-    """
-    published = dataset != "digits" and not dataset.startswith("folder:")
-    return "20/class" if published and _starts_large(sizes) else total
 
 
 def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:

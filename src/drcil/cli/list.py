@@ -48,7 +48,7 @@ def methods() -> Entries:
 
 
 def streams() -> Entries:
-    from ..streams import standard_streams
+    from ..protocols import standard_streams
 
     return [stream._asdict() for stream in standard_streams()]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from ..heads.base import Head
 from ..nets.build import build_backbone
 from ..nets.net import Net
 from ..registry import Registry
-from ..stages import Readout, Schedule, Stage
+from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
 from ..streams import Task
 from .parts import Part, build_part
 
@@ -27,6 +28,11 @@ class Engine(Protocol):
     def fit(self, stage: Stage) -> None: ...
 
     def features(self, net: nn.Module, images: ImageSet) -> Tensor: ...
+
+
+def cross_entropy(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+    """CE(z, y) over all classes seen so far: the objective of whoever has no better one."""
+    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
 
 
 class Settings(BaseModel):
@@ -113,6 +119,13 @@ class Method(ABC):
         """A fresh backbone with this kind of head (made for the backbone's width)."""
         backbone = build_backbone(self.architecture.backbone, self.architecture.channels_in)
         return Net(backbone, head(backbone.channels))
+
+    def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
+        """The net that task 1 trains: a fresh one, grown to the task's classes, and kept as the part ``net``."""
+        net = self.new_net(head)
+        net.head.grow(len(task.classes))
+        self.parts["net"] = net
+        return net
 
     def state(self) -> MethodState:
         tensors = {

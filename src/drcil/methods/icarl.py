@@ -15,9 +15,8 @@ from ..heads import LinearHead
 from ..objectives import distillation
 from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, Method, Settings, method
+from .base import Engine, Method, Settings, cross_entropy, method
 from .parts import NearestMean
-from .replay import classification
 
 
 class IcarlSettings(Settings):
@@ -42,9 +41,7 @@ class Icarl(Method):
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
-            self.parts["net"] = self.new_net(LinearHead)
-            self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, classification, self.settings.first))
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, self.settings.first))
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
 from ..heads.base import grown_linear
@@ -21,9 +21,9 @@ from ..nets.net import Net
 from ..objectives import distillation, kl_distillation, pod_spatial
 from ..stages import Batch, Losses, Moment, Output, Schedule, Stage, StepHook, Term
 from ..streams import Task
-from .base import Engine, name_it
+from .base import Engine
 from .parts import Number
-from .pipeline import Pipeline, PipelineSettings
+from .pipeline import Pipeline, PipelineSettings, name_pipeline
 from .remedies import classifier_of
 
 
@@ -47,6 +47,13 @@ class MafSettings(PipelineSettings):
     decaying_past: bool
     """Whether the old branch, though frozen, decays in the adaptation of task 2."""
 
+    @field_validator("untrained_past")
+    @classmethod
+    def _only_a_normalisation_can_be_untrained(cls, untrained: bool, others: ValidationInfo) -> bool:
+        if untrained and others.data.get("branch") == "conv":
+            raise ValueError("it needs branch=bn; with branch=conv set it to false")
+        return untrained
+
 
 class Maf(Pipeline):
     """Adaptation on the new images, then fusion of the adapted and the previous model by distillation."""
@@ -59,11 +66,7 @@ class Maf(Pipeline):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            self.parts["net"] = self.new_net(self.new_head)
-            self.net.head.grow(len(task.classes))
-            engine.fit(
-                Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net))
-            )
+            self.learn_first(task, engine)
             if own.untrained_past:
                 steps = math.ceil(len(task.new) / own.first.batch_size)
                 self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
@@ -119,16 +122,16 @@ class Maf(Pipeline):
     def _fuse(self, student: Net, previous: Net, adapted: Net, task: Task, engine: Engine) -> None:
         own, old = self.settings, task.old
         data = task.new.join(task.memory)
-        adjustment = self.adjustment(task, data)
+        adjust = self.adjustment(task, data)
         distil = kl_distillation if own.distillation_form == "kl" else distillation
-        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.sizes[0] >= 2 * task.sizes[1] else 0.0
+        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.large_base else 0.0
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""
-            terms = self.classification(output.logits, batch.labels, old, adjustment)
+            terms = self.classification(output.logits, batch.labels, old, adjust)
             fused = output.logits.fused
-            if adjustment is not None and own.adjust_distillation:
-                fused = fused + adjustment.to(fused.device, non_blocking=True)
+            if own.adjust_distillation:
+                fused = fused + adjust.beside(fused)
             was, became = teachers["previous"].logits.fused, teachers["adapted"].logits.fused
             terms["old"] = Term(distil(fused[:, :old], was, own.temperature), own.old_distillation)
             terms["new"] = Term(distil(fused[:, old:], became[:, old:], own.temperature), own.new_distillation)
@@ -175,46 +178,31 @@ class DecayingPast(StepHook):
             stack.sub_(velocity, alpha=moment.lr)
 
 
-PAPER = "Chen & Chang, Dynamic Residual Classifier for Class Incremental Learning, ICCV"
-name_it("maf", Maf, summary="MAF with a plain linear classifier", paper=PAPER, year=2023, recipe="maf")
-name_it(
-    "maf+bft",
-    Maf,
-    summary="MAF, then balanced fine-tuning of the classifier",
-    paper=PAPER,
-    year=2023,
-    recipe="maf",
-    remedies=("bft",),
-)
-name_it("maf+wa", Maf, summary="MAF, then weight aligning", paper=PAPER, year=2023, recipe="maf", remedies=("wa",))
-name_it("maf+drc", Maf, summary="MAFDRC without logit adjustment", paper=PAPER, year=2023, recipe="maf", head="drc")
-name_it(
+name_pipeline("maf", Maf, "maf", "MAF with a plain linear classifier")
+name_pipeline("maf+bft", Maf, "maf", "MAF, then balanced fine-tuning of the classifier", remedies=("bft",))
+name_pipeline("maf+wa", Maf, "maf", "MAF, then weight aligning", remedies=("wa",))
+name_pipeline("maf+drc", Maf, "maf", "MAFDRC without logit adjustment", head="drc")
+name_pipeline(
     "mafrc",
     Maf,
-    summary="MAF with the residual classifier, all branches kept, and logit adjustment",
-    paper=PAPER,
-    year=2023,
-    recipe="maf",
+    "maf",
+    "MAF with the residual classifier, all branches kept, and logit adjustment",
     head="rc",
     remedies=("la",),
 )
-name_it(
+name_pipeline(
     "mafdrc",
     Maf,
-    summary="MAF with the dynamic residual classifier and logit adjustment: the paper's main method",
-    paper=PAPER,
-    year=2023,
-    recipe="maf",
+    "maf",
+    "MAF with the dynamic residual classifier and logit adjustment: the paper's main method",
     head="drc",
     remedies=("la",),
 )
-name_it(
+name_pipeline(
     "mafdrc-official",
     Maf,
-    summary="MAFDRC as the authors' published program computes it",
-    paper=PAPER,
-    year=2023,
-    recipe="maf",
+    "maf",
+    "MAFDRC as the authors' published program computes it",
     head="drc",
     remedies=("la",),
     branch="bn",

@@ -10,9 +10,8 @@ from pydantic import Field
 from ..objectives import distillation
 from ..stages import Batch, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, name_it
-from .maf import PAPER
-from .pipeline import Pipeline, PipelineSettings
+from .base import Engine
+from .pipeline import Pipeline, PipelineSettings, name_pipeline
 
 
 class MdtSettings(PipelineSettings):
@@ -33,20 +32,16 @@ class Mdt(Pipeline):
     def learn(self, task: Task, engine: Engine) -> None:
         own, old = self.settings, task.old
         if task.number == 1:
-            self.parts["net"] = self.new_net(self.new_head)
-            self.net.head.grow(len(task.classes))
-            engine.fit(
-                Stage("first", self.net, task.new, self.first_objective, own.first, groups=self.groups(self.net))
-            )
+            self.learn_first(task, engine)
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
         data = task.new.join(task.memory)
-        adjustment = self.adjustment(task, data)
+        adjust = self.adjustment(task, data)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + w · KD_T(Φ_{t-1} → old columns)."""
-            terms = self.classification(output.logits, batch.labels, old, adjustment)
+            terms = self.classification(output.logits, batch.labels, old, adjust)
             taught = teachers["previous"].logits.fused
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
             return {**terms, "distillation": Term(kept, own.distillation)}
@@ -56,13 +51,5 @@ class Mdt(Pipeline):
         self.remedy(self.net, task, engine)
 
 
-name_it("mdt", Mdt, summary="MDT with a plain linear classifier", paper=PAPER, year=2023, recipe="mdt")
-name_it(
-    "mdtdrc",
-    Mdt,
-    summary="MDT with the dynamic residual classifier",
-    paper=PAPER,
-    year=2023,
-    recipe="mdt",
-    head="drc",
-)
+name_pipeline("mdt", Mdt, "mdt", "MDT with a plain linear classifier")
+name_pipeline("mdtdrc", Mdt, "mdt", "MDT with the dynamic residual classifier", head="drc")

@@ -21,9 +21,8 @@ from ..nets.net import Net
 from ..objectives import distillation
 from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, name_it
-from .maf import PAPER
-from .pipeline import Pipeline, PipelineSettings
+from .base import Engine, cross_entropy
+from .pipeline import Pipeline, PipelineSettings, name_pipeline
 from .remedies import classifier_of
 
 
@@ -47,9 +46,7 @@ class Mec(Pipeline):
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
-            self.parts["net"] = self.new_net(LinearHead)
-            self.net.head.grow(len(task.classes))
-            engine.fit(Stage("first", self.net, task.new, self.first_objective, self.settings.first))
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, self.settings.first))
             return
         expanded = self._expand(task, engine)
         self.remedy(expanded, task, engine)
@@ -62,11 +59,11 @@ class Mec(Pipeline):
         expanded = self._expanded_net(task)
         frozen = expanded.backbone.get_submodule("members.0").requires_grad_(False)
         data = task.new.join(task.memory)
-        adjustment = self.adjustment(task, data)
+        adjust = self.adjustment(task, data)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + CE(auxiliary) + KD_T(Φ_{t-1} → old columns)."""
-            terms = self.classification(output.logits, batch.labels, old, adjustment)
+            terms = self.classification(output.logits, batch.labels, old, adjust)
             alone = F.cross_entropy(output.logits.extras["auxiliary"], batch.labels)
             taught = teachers["previous"].logits.fused
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
@@ -87,7 +84,7 @@ class Mec(Pipeline):
         return expanded
 
     def _expanded_net(self, task: Task) -> ExpandedNet:
-        """Two copies of the old backbone under the grown head, whose old rows know what the old classifier knew."""
+        """Two copies of the old backbone under the grown head; its classifier starts with the old one's rows."""
         previous, width = self.net, self.net.backbone.channels
         head = self._expanded_head(2 * width, task)
         members = [copy.deepcopy(previous.backbone), copy.deepcopy(previous.backbone)]
@@ -135,13 +132,5 @@ class Mec(Pipeline):
         return expanded
 
 
-name_it("mec", Mec, summary="MEC with a plain linear classifier", paper=PAPER, year=2023, recipe="mec")
-name_it(
-    "mecdrc",
-    Mec,
-    summary="MEC with the dynamic residual classifier on the expanded model",
-    paper=PAPER,
-    year=2023,
-    recipe="mec",
-    head="drc",
-)
+name_pipeline("mec", Mec, "mec", "MEC with a plain linear classifier")
+name_pipeline("mecdrc", Mec, "mec", "MEC with the dynamic residual classifier on the expanded model", head="drc")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -15,9 +14,9 @@ from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
 from ..objectives import branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
-from ..stages import Batch, Group, Losses, Output, Schedule, Term
+from ..stages import Group, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, Method, Settings
+from .base import Engine, Method, Settings, cross_entropy, name_it
 from .remedies import align_weights, classifier_of, fine_tune_classifier
 
 Remedy = Literal["la", "bft", "wa"]
@@ -58,10 +57,26 @@ class PipelineSettings(Settings):
         return remedies
 
 
+class Adjustment:
+    """The vector that logit adjustment adds to logits; it moves to their device once."""
+
+    def __init__(self, vector: Tensor) -> None:
+        self.vector = vector
+
+    def beside(self, logits: Tensor) -> Tensor:
+        """The vector on the device of these logits."""
+        self.vector = self.vector.to(logits.device)
+        return self.vector
+
+
 class Pipeline(Method):
     """A method whose classifier is a matter of choice."""
 
     settings: PipelineSettings
+
+    def needs_memory(self) -> bool:
+        """Balanced fine-tuning has nothing to balance with where old classes have no images."""
+        return "bft" in self.settings.remedies
 
     def new_head(self, channels: int) -> Head:
         """A head of the chosen kind, without a class yet."""
@@ -84,22 +99,24 @@ class Pipeline(Method):
         rest = [one for one in net.parameters() if one.requires_grad and id(one) not in own]
         return [Group(rest), Group(branch, lr_factor=self.settings.conv_lr)] if branch else [Group(rest)]
 
-    def adjustment(self, task: Task, data: ImageSet) -> Tensor | None:
-        """The vector that logit adjustment adds to the logits in training; None without that remedy."""
+    def learn_first(self, task: Task, engine: Engine) -> None:
+        """Task 1: there is no past, so the head is its new branch, and the loss is CE."""
+        net = self.begin(task, self.new_head)
+        engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.first, groups=self.groups(net)))
+
+    def adjustment(self, task: Task, data: ImageSet) -> Adjustment:
+        """What logit adjustment adds to the logits in training; nothing without that remedy."""
         if "la" not in self.settings.remedies:
-            return None
+            return Adjustment(torch.zeros(()))
         counts = torch.from_numpy(data.counts(task.total))
         if self.settings.adjust_by == "class":
-            return logit_adjustment(counts, self.settings.tro)
-        return task_logit_adjustment(counts, task.sizes, self.settings.tro)
+            return Adjustment(logit_adjustment(counts, self.settings.tro))
+        return Adjustment(task_logit_adjustment(counts, task.sizes, self.settings.tro))
 
-    def classification(
-        self, logits: Logits, labels: Tensor, old: int, adjustment: Tensor | None = None
-    ) -> dict[str, Term]:
-        """(1 - α) L_fusion + α L_branch; for a head without branches, or at task 1, L_fusion alone."""
+    def classification(self, logits: Logits, labels: Tensor, old: int, adjust: Adjustment) -> dict[str, Term]:
+        """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
         own = self.settings
-        shift = None if adjustment is None else adjustment.to(labels.device, non_blocking=True)
-        fusion = fusion_loss(logits.fused, labels, shift)
+        fusion = fusion_loss(logits.fused, labels, adjust.beside(logits.fused))
         if logits.new is None or logits.old is None:
             return {"fusion": Term(fusion)}
         branch = branch_loss(
@@ -114,13 +131,15 @@ class Pipeline(Method):
         )
         return {"fusion": Term(fusion, 1 - own.alpha), "branch": branch}
 
-    def first_objective(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-        """Task 1: there is no past, so the head is its new branch, and the loss is CE."""
-        return self.classification(output.logits, batch.labels, 0)
-
     def remedy(self, net: Net, task: Task, engine: Engine) -> None:
         """What corrects the classifier once it is trained, if that was asked for."""
         if "wa" in self.settings.remedies:
             align_weights(classifier_of(net), task.old)
         if "bft" in self.settings.remedies:
             fine_tune_classifier(net, task, engine, self.settings.finetuning, self.settings.reset_classifier)
+
+
+def name_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **presets: Any) -> None:
+    """Register a combination of pipeline, head and remedies under a name; all are of one paper."""
+    paper = "Chen & Chang, Dynamic Residual Classifier for Class Incremental Learning, ICCV"
+    name_it(name, build, summary=summary, paper=paper, year=2023, recipe=recipe, **presets)

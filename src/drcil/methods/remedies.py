@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ..data.imageset import ImageSet
-from ..errors import UserError
 from ..heads.base import new_linear
-from ..memory import herd
+from ..memory import first_of_each_class, herd
 from ..nets.net import Net
-from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
+from ..stages import Group, Schedule, Stage
 from ..streams import Task
-from .base import Engine
+from .base import Engine, cross_entropy
 
 
 def classifier_of(net: Net) -> nn.Linear:
@@ -35,17 +33,18 @@ def align_weights(classifier: nn.Linear, old: int) -> None:
 
 
 def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
-    """The memory, and as many images of each new class as the memory has of an old one: those herding would keep."""
-    if not len(task.memory):
-        raise UserError("balanced fine-tuning needs images of old classes, but the memory is empty; give a --memory")
-    kept = task.memory.counts(task.old)
-    quota = int(kept[kept > 0].min())
+    """Equally many images of every class: the memory, and of each new class what herding would keep of so many.
+
+    How many is what the memory has of its largest class; classes that have fewer give all they have, and no class
+    gives more than the smallest new one has.
+    """
+    quota = min(task.memory.counts(task.old).max(), task.new.counts(task.total)[task.old :].min())
     features = engine.features(net, task.new)
     chosen = []
     for label in range(task.old, task.total):
         positions = np.flatnonzero(task.new.labels == label)
         chosen.append(positions[herd(features[torch.from_numpy(positions)], quota).numpy()])
-    return task.memory.join(task.new.subset(np.concatenate(chosen)))
+    return first_of_each_class(task.memory, quota).join(task.new.subset(np.concatenate(chosen)))
 
 
 def fine_tune_classifier(net: Net, task: Task, engine: Engine, schedule: Schedule, reset: bool) -> None:
@@ -59,13 +58,9 @@ def fine_tune_classifier(net: Net, task: Task, engine: Engine, schedule: Schedul
             "balancing",
             net,
             balanced_set(net, task, engine),
-            _cross_entropy,
+            cross_entropy,
             schedule,
             groups=[Group(list(classifier.parameters()))],
             frozen=[net],
         )
     )
-
-
-def _cross_entropy(output: Output, teachers: object, batch: Batch) -> Losses:
-    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch.nn.functional as F
-
 from ..heads import LinearHead
-from ..stages import Batch, Losses, Output, Schedule, Stage, Term
+from ..stages import Schedule, Stage
 from ..streams import Task
-from .base import Engine, Method, Settings, method
+from .base import Engine, Method, Settings, cross_entropy, method
 
 
 class ReplaySettings(Settings):
     first: Schedule
     later: Schedule
-
-
-def classification(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-    """CE(z, y) over all classes seen so far."""
-    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
 
 
 @method("replay", paper="Rehearsal fine-tuning: Table 4, row 1 of Chen & Chang, Dynamic Residual Classifier", year=2023)
@@ -31,11 +22,10 @@ class Replay(Method):
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
-            self.parts["net"] = self.new_net(LinearHead)
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, self.settings.first))
+            return
         self.net.head.grow(len(task.classes))
-        name = "first" if task.number == 1 else "later"
-        schedule = self.settings.first if task.number == 1 else self.settings.later
-        engine.fit(Stage(name, self.net, task.new.join(task.memory), classification, schedule))
+        engine.fit(Stage("later", self.net, task.new.join(task.memory), cross_entropy, self.settings.later))
 
 
 @method("finetune", paper="McCloskey & Cohen, Catastrophic Interference in Connectionist Networks", year=1989)
@@ -45,7 +35,7 @@ class Finetune(Replay):
     memory = "0"
 
 
-@method("joint", paper="Caruana, Multitask Learning", year=1997)
+@method("joint", paper="Caruana, Multitask Learning", year=1997, recipe="replay")
 class Joint(Replay):
     """The upper bound: every image of every class is kept."""
 

@@ -29,7 +29,7 @@ from ..memory import Budget
 from ..methods.maf import Maf
 from ..methods.parts import Number
 from ..nets.net import Net
-from ..streams import class_order
+from ..protocols import class_order
 from .model import STATE
 
 METHOD = "mafdrc-official"

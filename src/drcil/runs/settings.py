@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..disk import write_bytes
 from ..errors import UserError
+from ..protocols import parse_stream
 from ..recipes import load_profile
-from ..streams import parse_stream
 from ..train import EngineSettings
 from ..validation import complaint
 
