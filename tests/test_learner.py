@@ -1,0 +1,233 @@
+"""The learner: what a Python user holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from drcil import Learner, UserError
+from drcil.data.imageset import ArraySource, ImageSet
+from drcil.runs.run import Run
+from drcil.runs.settings import make_settings
+from drcil.streams import Task, make_stream
+from drcil.train.events import Event, StageDone, StepDone
+
+STREAM = make_stream("digits-b0-5")
+SHORT: dict[str, Any] = {
+    "epochs_scale": 0.04,
+    "device": "cpu",
+    "settings": {"first.batch_size": 64, "later.batch_size": 64},
+}
+
+
+def make_learner(method: str = "icarl", **options: Any) -> Learner:
+    return Learner(method, **{**SHORT, **options})
+
+
+def arrays(images: ImageSet) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Pictures as a user has them: (N, H, W)."""
+    return images.source.read(images.rows)[:, 0].numpy()
+
+
+def names(task: Task) -> list[str]:
+    return [STREAM.classes[label] for label in task.new.labels]
+
+
+def assert_same_state(one: Learner, other: Learner) -> None:
+    first, second = one.method.state(), other.method.state()
+    assert first.description == second.description
+    for name, tensor in first.tensors.items():
+        assert torch.equal(tensor, second.tensors[name]), name
+    assert np.array_equal(one.memory.labels, other.memory.labels)
+    assert (one.sizes, one.classes) == (other.sizes, other.classes)
+
+
+@pytest.fixture(scope="module")
+def taught() -> Learner:
+    """A learner of two tasks."""
+    learner = make_learner(epochs_scale=0.1)
+    learner.learn(STREAM[0])
+    learner.learn(STREAM[1])
+    return learner
+
+
+def test_it_learns_task_after_task(taught: Learner) -> None:
+    assert taught.classes == ("4", "2", "7", "6")
+    assert taught.sizes == (2, 2)
+    assert taught.evaluate(STREAM[1].test) > 90
+    assert list(taught.readouts()) == ["nme", "classifier"]
+    assert taught.evaluate(STREAM[1].test, readout="classifier") > 50
+
+
+def test_predictions_are_named_and_agree_with_the_evaluation(taught: Learner) -> None:
+    test = STREAM[1].test
+    predictions = taught.predict(arrays(test), top=2)
+    truth = [STREAM.classes[label] for label in test.labels]
+    right = [prediction.label == name for prediction, name in zip(predictions, truth, strict=True)]
+    assert 100 * np.mean(right) == pytest.approx(taught.evaluate(test))
+    assert taught.evaluate(arrays(test), truth) == pytest.approx(taught.evaluate(test))
+    for prediction in predictions:
+        assert len(set(prediction.classes)) == 2
+        assert prediction.scores[0] >= prediction.scores[1]
+    assert len(taught.predict(arrays(test), top=99)[0].classes) == 4
+
+
+def test_one_picture_and_one_path_are_enough(taught: Learner, tmp_path: Path) -> None:
+    pixels = arrays(STREAM[1].test)[:1]
+    Image.fromarray(pixels[0]).save(tmp_path / "digit.png")
+    expected = taught.predict(pixels)
+    assert taught.predict([Image.fromarray(pixels[0])]) == expected
+    assert taught.predict(tmp_path / "digit.png") == expected
+    assert taught.predict(str(tmp_path / "digit.png")) == expected
+
+
+@pytest.mark.parametrize("form", ["array", "pictures", "tensor"])
+def test_own_images_in_any_form_become_tasks(form: str) -> None:
+    learner = make_learner(epochs_scale=0.1, memory="12")
+    for task in (STREAM[0], STREAM[1]):
+        pixels = arrays(task.new)
+        images: Any = {
+            "array": pixels,
+            "pictures": [Image.fromarray(picture) for picture in pixels],
+            "tensor": torch.from_numpy(pixels)[:, None],
+        }[form]
+        learner.learn(images, names(task))
+    assert set(learner.classes[:2]) == {"4", "2"}
+    assert set(learner.classes[2:]) == {"7", "6"}
+    test = STREAM[1].test
+    assert learner.evaluate(arrays(test), [STREAM.classes[label] for label in test.labels]) > 85
+    kept = learner.memory.images
+    assert kept is not None
+    assert len(kept) == len(kept.source) == 12, "nothing is kept but the exemplars"
+    assert isinstance(kept.source, ArraySource)
+
+
+def test_a_stream_that_was_loaded_again_makes_no_difference() -> None:
+    one, other = make_learner(), make_learner()
+    for number in (0, 1):
+        one.learn(STREAM[number])
+        other.learn(make_stream("digits-b0-5")[number])
+    assert_same_state(one, other)
+    assert np.array_equal(one.memory.rows, other.memory.rows)
+
+
+class Stop(Exception):
+    """Raised out of the middle of a task."""
+
+
+@pytest.mark.parametrize("kind", [StepDone, StageDone])
+def test_an_interrupted_task_leaves_the_learner_as_it_was(kind: type) -> None:
+    armed = False
+
+    def listener(event: Event) -> None:
+        if armed and isinstance(event, kind):
+            raise Stop
+
+    learner, calm = make_learner(listener=listener), make_learner()
+    for each in (learner, calm):
+        each.learn(STREAM[0])
+    armed = True
+    with pytest.raises(Stop):
+        learner.learn(STREAM[1])
+    assert_same_state(learner, calm)
+    armed = False
+    for each in (learner, calm):
+        each.learn(STREAM[1])
+    assert_same_state(learner, calm)
+
+
+def test_what_cannot_be_learnt_is_refused_and_changes_nothing(taught: Learner) -> None:
+    with pytest.raises(UserError, match="the next task to learn is number 3, not 2"):
+        taught.learn(STREAM[1])
+    with pytest.raises(UserError, match="class '6' has already been learnt; a task brings classes that are new"):
+        taught.learn(arrays(STREAM[1].new), names(STREAM[1]))
+    with pytest.raises(UserError, match=r"stream whose earlier tasks have 4, 2 classes, .* learnt tasks of 2, 2"):
+        taught.learn(make_stream("digits-4/2")[2])
+    with pytest.raises(UserError, match=r"images of 1 x 4 x 4 .*, but the learner was made for 1 x 8 x 8"):
+        taught.learn(make_stream("digits-b0-5", image_size=4)[2])
+    with pytest.raises(UserError, match="every image needs one class name, but 3 images came with 2 names"):
+        taught.learn(arrays(STREAM[2].new)[:3], ["a", "b"])
+    with pytest.raises(UserError, match="learn takes a task of a stream, or images and their class names"):
+        taught.learn(arrays(STREAM[2].new))
+    assert taught.sizes == (2, 2)
+    assert taught.evaluate(STREAM[1].test) > 90
+
+
+def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
+    with pytest.raises(UserError, match="method 'icarl' has no readout 'boosted'; it has: nme, classifier"):
+        taught.evaluate(STREAM[1].test, readout="boosted")
+    with pytest.raises(UserError, match="class '9' has not been learnt; known: 4, 2, 7, 6"):
+        taught.evaluate(arrays(STREAM[1].test)[:1], ["9"])
+    with pytest.raises(UserError, match="at least one image"):
+        taught.evaluate(STREAM[1].test.subset([]))
+    with pytest.raises(UserError, match="at least 1 of them, not 0"):
+        taught.predict(arrays(STREAM[1].test), top=0)
+    for ask in (lambda new: new.predict("x.png"), lambda new: new.evaluate(STREAM[0].test), lambda new: new.save("x")):
+        with pytest.raises(UserError, match=r"there is nothing to .* yet: the learner has not learnt a task"):
+            ask(make_learner())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "icrl"}, "unknown method 'icrl'; did you mean 'icarl'"),
+        ({"epochs_scale": 0}, "the epoch scale must be a positive number, not 0"),
+        ({"epochs_scale": -1.5}, "the epoch scale must be a positive number, not -1.5"),
+        ({"epochs_scale": float("nan")}, "the epoch scale must be a positive number, not nan"),
+        ({"epochs_scale": float("inf")}, "the epoch scale must be a positive number, not inf"),
+        ({"memory": "lots"}, "memory 'lots' is not a budget"),
+        ({"device": "tpu"}, "option of the engine is not usable: 'device' cannot be 'tpu'"),
+        ({"workers": -1}, "'workers' cannot be -1: input should be greater than or equal to 0"),
+        ({"colour": "red"}, "option of the engine is not usable: 'colour' is not known"),
+    ],
+)
+def test_options_are_checked_at_once(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_learner(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"backbone": "resnet9000"}, "unknown backbone 'resnet9000'"),
+        ({"augment": "psychedelic"}, "unknown augmentation 'psychedelic'"),
+        ({"settings": {"later.epochs": 0}}, "'later.epochs' cannot be 0"),
+        ({"memory": "none"}, "'icarl' needs an exemplar of every class, but a memory of 'none' has none for each of 1"),
+        ({"memory": "1"}, "but a memory of '1' has none for each of 2 classes; give a memory of at least 2"),
+    ],
+)
+def test_what_depends_on_data_is_checked_before_training(options: dict[str, Any], sentence: str) -> None:
+    events: list[Event] = []
+    learner = make_learner(listener=events.append, **options)
+    with pytest.raises(UserError, match=sentence):
+        learner.learn(STREAM[0])
+    assert not events
+
+
+def test_a_run_knows_from_the_start_that_its_memory_will_not_do(tmp_path: Path) -> None:
+    events: list[Event] = []
+    run = Run.create(make_settings(method="icarl", stream="digits-b0-5", memory="9"), tmp_path / "run")
+    with pytest.raises(UserError, match="memory of '9' has none for each of 10 classes; give a memory of at least 10"):
+        run.go(listener=events.append)
+    assert not events
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"epochs_scale": 0.0}, "'epochs_scale' cannot be 0.0: input should be greater than 0"),
+        ({"epochs_scale": float("inf")}, "'epochs_scale' cannot be inf"),
+        ({"seed": -1}, "'seed' cannot be -1"),
+        ({"tasks": 0}, "'tasks' cannot be 0"),
+        ({"engine": {"workers": -1}}, "'engine.workers' cannot be -1"),
+        ({"colour": "red"}, "'colour' is not known"),
+    ],
+)
+def test_options_of_a_run_are_checked_too(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=f"an option of the run is not usable: {sentence}"):
+        make_settings(method="icarl", stream="digits-b0-5", **options)

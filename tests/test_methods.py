@@ -1,0 +1,152 @@
+"""What holds for every method that is registered, and what the plain ones must achieve on digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import drcil
+from drcil.disk import read_tensors
+from drcil.errors import UserError
+from drcil.memory import Budget
+from drcil.methods import METHODS
+from drcil.methods.parts import NearestMean
+from drcil.methods.settings import resolve_settings, setting_keys
+from drcil.runs.run import Run
+from drcil.runs.settings import make_settings
+from drcil.stages import Output
+from drcil.streams import make_stream
+
+KEYS = {
+    "method", "stream", "seed", "order_seed", "profile", "settings", "classes", "readout", "curve", "avg", "last",
+    "forgetting", "matrix", "top5", "readouts", "parameters", "seconds", "per_task", "versions",
+}  # fmt: skip
+"""What ``result.json`` must have."""
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two tasks of digits by each method, far too short to be good."""
+    method: str = request.param
+    sizes = [name for name in setting_keys(METHODS[method].build.Settings) if name.endswith(".batch_size")]
+    settings = make_settings(
+        method=method,
+        stream="digits-b0-5",
+        tasks=2,
+        memory="9",
+        epochs_scale=0.02,
+        settings=dict.fromkeys(sizes, 64),
+        engine={"device": "cpu"},
+    )
+    made = Run.create(settings, tmp_path_factory.mktemp("runs") / "run")
+    made.go()
+    return made
+
+
+def test_the_result_says_everything(run: Run) -> None:
+    result = run.result()
+    assert result.keys() >= KEYS
+    assert result["classes"] == ["4", "2", "7", "6"]
+    assert result["readout"] == next(iter(result["readouts"]))
+    assert result["complete"]
+    assert result["parameters"] > 70_000
+    assert len(result["curve"]) == len(result["matrix"]) == len(result["per_task"]) == 2
+    assert result["avg"] == pytest.approx(np.mean(result["curve"]))
+    assert result["last"] == result["curve"][-1]
+
+
+def test_the_memory_keeps_to_its_budget(run: Run) -> None:
+    own = METHODS[run.settings.method].build.memory
+    budget = Budget.parse(own or "9")
+    stream = run.stream()
+    learner = drcil.load(run.finished_tasks()[-1], device="cpu")
+    if own == "all":
+        expected = [len(stream.task(number).new.of_class(label)) for number, label in ((1, 0), (1, 1), (2, 2), (2, 3))]
+    else:
+        expected = [budget.quota(4)] * 4
+    assert np.bincount(learner.memory.labels, minlength=4).tolist() == expected
+    of_row = {row: label for number in (1, 2) for row, label in _pairs(stream.task(number).new)}
+    assert [of_row[row] for row in learner.memory.rows.tolist()] == learner.memory.labels.tolist()
+
+
+def _pairs(images: drcil.data.imageset.ImageSet) -> list[tuple[int, int]]:
+    return list(zip(images.rows.tolist(), images.labels.tolist(), strict=True))
+
+
+def test_predictions_are_classes_that_were_seen_best_first(run: Run) -> None:
+    for number, directory in enumerate(run.finished_tasks(), start=1):
+        tensors, _ = read_tensors(directory / "predictions.safetensors")
+        for name in run.result()["readouts"]:
+            classes, scores = tensors[f"{name}.classes"], tensors[f"{name}.scores"]
+            assert classes.shape == scores.shape == (len(tensors["labels"]), 2 * number)
+            assert torch.equal(classes.sort(dim=1).values, torch.arange(2 * number).expand_as(classes))
+            assert torch.equal(scores, scores.sort(dim=1, descending=True).values)
+            assert torch.isfinite(scores).all()
+
+
+def test_a_saved_task_is_a_model_that_answers_bit_for_bit_the_same(run: Run) -> None:
+    for number, directory in enumerate(run.finished_tasks(), start=1):
+        tensors, _ = read_tensors(directory / "predictions.safetensors")
+        learner = drcil.load(directory, device="cpu")
+        for name, ranking in learner.rank(run.stream().task(number).test).items():
+            assert torch.equal(ranking.classes, tensors[f"{name}.classes"])
+            assert torch.equal(ranking.scores, tensors[f"{name}.scores"])
+        assert learner.method.parameters() == run.result()["per_task"][number - 1]["parameters"]
+
+
+def test_every_method_has_its_card_and_recipes(run: Run) -> None:
+    spec = METHODS[run.settings.method]
+    assert spec.summary
+    assert spec.paper
+    for kind in ("digits", "cifar", "imagenet"):
+        settings = resolve_settings(spec, kind, {})
+        assert {*spec.build.first_stages, *spec.build.later_stages} <= settings.schedules().keys()
+
+
+@pytest.mark.slow
+def test_memory_and_distillation_help_and_all_images_help_most() -> None:
+    """Averages over four tasks; measured with seeds 0 to 2: 51, 68 to 79, 97, 99.8."""
+    averages = {}
+    for method in ("finetune", "replay", "icarl", "joint"):
+        learner = drcil.Learner(method, epochs_scale=0.15, device="cpu")
+        accuracies = []
+        for task in list(make_stream("digits-b0-5"))[:4]:
+            learner.learn(task)
+            accuracies.append(learner.evaluate(task.test))
+        averages[method] = np.mean(accuracies)
+    # Without memory only the newest task is known: (1 + 1/2 + 1/3 + 1/4) / 4 = 52.1 %.
+    assert averages["finetune"] < 55
+    assert averages["replay"] > averages["finetune"] + 10
+    assert averages["icarl"] > averages["finetune"] + 35
+    assert averages["joint"] > max(averages["replay"], averages["icarl"]) + 1
+    assert averages["joint"] > 98
+
+
+def test_the_nearest_mean_is_that_of_normalised_features_by_hand() -> None:
+    features = torch.tensor([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]])
+    means = NearestMean.of(features, torch.tensor([0, 0, 1]), 2)
+    # (0.6, 0.8) and (0, 1) have the mean (0.3, 0.9), of length sqrt(0.9).
+    assert torch.allclose(means.means, torch.tensor([[0.31622777, 0.9486833], [1.0, 0.0]]))
+    output = Output(None, _Pooled(torch.tensor([[0.0, 7.0]])))  # type: ignore[arg-type]
+    assert torch.allclose(means(output), torch.tensor([[-(0.31622777**2 + (1 - 0.9486833) ** 2), -2.0]]), atol=1e-5)
+
+
+class _Pooled:
+    def __init__(self, pooled: torch.Tensor) -> None:
+        self.pooled = pooled
+
+
+def test_settings_given_by_hand_go_before_the_recipe_and_are_checked() -> None:
+    spec = METHODS["icarl"]
+    settings = resolve_settings(spec, "digits", {"later.epochs": 7, "temperature": 3}, epochs_scale=2)
+    assert settings.schedules()["later"].epochs == 14
+    assert settings.model_dump()["temperature"] == 3
+    with pytest.raises(UserError, match=r"unknown setting of 'icarl' 'later.epoch'; did you mean 'later.epochs'\?"):
+        resolve_settings(spec, "digits", {"later.epoch": 7})
+    with pytest.raises(
+        UserError, match=r"setting of 'icarl' is not usable: 'later.lr' cannot be -1: input should be gr"
+    ):
+        resolve_settings(spec, "digits", {"later.lr": -1})
+    with pytest.raises(UserError, match="of data of kind 'sounds'; it has: cifar, digits, imagenet"):
+        resolve_settings(spec, "sounds", {})
