@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -416,26 +417,23 @@ class TestTally:
 
 def test_a_stage_is_recognised_by_what_it_begins_with(tmp_path: Path) -> None:
     """Finished stages are restored; not if the schedule, the data, a group's rate or the starting weights differ."""
-    net = make_net()
-    base = make_stage(net, schedule=SCHEDULE.model_copy(update={"epochs": 1}))
-    steps: list[Event] = []
+    base = make_stage(make_net(), schedule=SCHEDULE.model_copy(update={"epochs": 1}))
+    fit(make_engine("none", Journal(tmp_path / "kept", 0)), base)
 
-    def trained(stage: Stage) -> bool:
-        steps.clear()
-        engine = make_engine("none", Journal(tmp_path, 0), listener=steps.append)
-        fit(engine, stage)
-        return any(isinstance(event, StepDone) for event in steps)
+    def restored(**changes: Any) -> bool:
+        events: list[Event] = []
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "kept", tmp_path / "copy")
+        engine = make_engine("none", Journal(tmp_path / "copy", 0), listener=events.append)
+        fit(engine, replace(base, **{"net": make_net(), **changes}))
+        return not any(isinstance(event, StepDone) for event in events)
 
-    assert trained(base)
-    after = state(net)
-    same = make_net()
-    assert not trained(replace(base, net=same))
-    assert_equal(after, state(same))
-    assert trained(replace(base, net=make_net(), schedule=SCHEDULE))
-    assert trained(replace(base, net=make_net(), data=FEW.subset(np.arange(99))))
-    slower = make_net()
-    assert trained(replace(base, net=slower, groups=[Group(list(slower.parameters()), lr_factor=0.5)]))
-    other = make_net()
+    same, slower, other = make_net(), make_net(), make_net()
+    assert restored(net=same)
+    assert_equal(state(base.net), state(same))
+    assert not restored(schedule=SCHEDULE)
+    assert not restored(data=FEW.subset(np.arange(99)))
+    assert not restored(net=slower, groups=[Group(list(slower.parameters()), lr_factor=0.5)])
     with torch.no_grad():
         other.head.get_parameter("classifier.bias")[0] += 1e-6
-    assert trained(replace(base, net=other))
+    assert not restored(net=other)
