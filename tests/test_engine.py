@@ -32,7 +32,6 @@ from drcil.stages import (
     Moment,
     Objective,
     Output,
-    Stage,
     StepHook,
     Term,
     shuffle,
