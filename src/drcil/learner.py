@@ -102,12 +102,7 @@ class Learner:
         self._started = False
 
     def start(
-        self,
-        spec: DataSpec,
-        shape: ImageShape,
-        budget: Budget,
-        settings: Settings | None = None,
-        classes: int = 1,
+        self, spec: DataSpec, shape: ImageShape, budget: Budget, settings: Settings | None = None, classes: int = 1
     ) -> None:
         """Settle what depends on the data: recipe, backbone, normalisation, memory. ``learn`` does so by itself.
 
