@@ -164,6 +164,22 @@ def test_a_missing_page_and_a_wrong_address_are_one_sentence(server: Server, hom
         fetch("things", tmp_path, url="file:///etc/hostname")
 
 
+def test_a_disk_that_refuses_is_one_sentence(server: Server, home: Archive, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="file cannot be used: File exists"):
+        fetch("things", tmp_path / "file")
+    (tmp_path / "things.tar.gz.part").mkdir()
+    with pytest.raises(UserError, match="part cannot be used: Is a directory"):
+        fetch("things", tmp_path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_sentence(server: Server, home: Archive, tmp_path: Path) -> None:
+    (tmp_path / "things.tar.gz.part").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be used: No space left"):
+        fetch("things", tmp_path)
+
+
 def test_every_dataset_has_a_home_or_says_why_not(tmp_path: Path) -> None:
     assert set(dataset_names()) == set(HOMES)
     with pytest.raises(UserError, match=r"imagenet100 cannot be fetched: .*imagenet/train/WNID"):

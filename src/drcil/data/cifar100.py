@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 import tarfile
 import zlib
@@ -71,7 +72,7 @@ def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Da
 def read_files(root: Path) -> dict[str, bytes]:
     """The bytes of ``train``, ``test`` and ``meta``, each with the checksum of the original."""
     folder, archive = root / FOLDER, root / f"{FOLDER}.tar.gz"
-    if not folder.is_dir() and archive.is_file():
+    if not os.path.isdir(folder) and os.path.isfile(archive):
         contents, where = _from_archive(archive), f"{archive}:{FOLDER}"
     else:
         contents, where = {name: _from_folder(folder / name, archive) for name in CHECKSUMS}, str(folder)

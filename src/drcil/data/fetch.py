@@ -6,7 +6,8 @@ import hashlib
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -54,15 +55,15 @@ def fetch(name: str, data_dir: Path, url: str | None = None, progress: Progress 
     home = HOMES[name]
     if isinstance(home, ByHand):
         raise UserError(home.sentence)
-    url = url or home.url
-    if not all(_md5(data_dir / file) == md5 for file, md5 in home.files.items()):
-        archive = data_dir / Path(urlsplit(home.url).path).name
-        kept = _md5(archive) == home.md5
-        if not kept:
-            download(url, archive, home.md5, progress)
-        _extract(archive, data_dir, home.files)
-        if not kept:
-            archive.unlink()
+    with _disk_errors_told(data_dir):
+        if not all(_md5(data_dir / file) == md5 for file, md5 in home.files.items()):
+            archive = data_dir / Path(urlsplit(home.url).path).name
+            kept = _md5(archive) == home.md5
+            if not kept:
+                download(url or home.url, archive, home.md5, progress)
+            _extract(archive, data_dir, home.files)
+            if not kept:
+                archive.unlink()
     return data_dir / Path(os.path.commonpath([str(Path(file).parent) for file in home.files]))
 
 
@@ -140,6 +141,16 @@ def _extract(archive: Path, folder: Path, files: Mapping[str, str]) -> None:
                 os.replace(part, target)
     except (tarfile.TarError, EOFError, KeyError, zlib.error) as error:
         raise UserError(f"{archive} cannot be unpacked: {error}") from None
+
+
+@contextmanager
+def _disk_errors_told(directory: Path) -> Iterator[None]:
+    """What the disk refuses within the block, as one sentence. The network's errors are told where they arise."""
+    try:
+        yield
+    except OSError as error:
+        # Some errors, such as that of a full disk, do not say which file they are about.
+        raise UserError(f"{error.filename or directory} cannot be used: {error.strerror or error}") from None
 
 
 def _md5(path: Path) -> str | None:

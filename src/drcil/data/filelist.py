@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import UserError
 from .imageset import Int64
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jfif")
@@ -84,15 +85,17 @@ class FileList:
 
 def image_names(directory: Path) -> list[str]:
     """The names of the image files in a directory, sorted; hidden files are left out."""
-    with os.scandir(directory) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file()
-        )
+    return _names(directory, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
 
 
 def directory_names(directory: Path) -> list[str]:
     """The names of the directories in a directory, sorted; hidden ones are left out."""
-    with os.scandir(directory) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    return _names(directory, lambda entry: entry.is_dir())
+
+
+def _names(directory: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry))
+    except OSError as error:
+        raise UserError(f"{error.filename or directory} cannot be read: {error.strerror}") from None

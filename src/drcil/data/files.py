@@ -102,7 +102,7 @@ class FileSource(PictureSource):
         else:
             try:
                 files = FileList.scan(description["root"], description["directories"])
-            except OSError as error:
+            except UserError as error:
                 raise UserError(f"the images of {description['root']} are gone: {error}") from None
             if files.digest() != description["digest"]:
                 raise UserError(

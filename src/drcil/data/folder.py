@@ -13,6 +13,7 @@ and ``drcil data check`` finds them all.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,7 @@ TEST_SHARE = 0.2
 def load_folder(path: Path, image_size: int | None = None) -> Dataset:
     """The images below a path as a dataset, in whichever of the two layouts they are."""
     path = path.expanduser().absolute()
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Unlike the path's own method it is never an error.
         raise UserError(f"folder:{path} is not a directory; give the path of a folder with one directory per class")
     classes = directory_names(path)
     if not classes:
@@ -78,7 +79,7 @@ def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
 
 def _test_directory(path: Path) -> Path:
     for name in ("test", "val"):
-        if (path / name).is_dir() and directory_names(path / name):
+        if os.path.isdir(path / name) and directory_names(path / name):
             return path / name
     raise UserError(f"{path} has train/CLASS but neither test/CLASS nor val/CLASS directories beside it")
 

@@ -10,6 +10,7 @@ the order in which the 100 were drawn, which long-tailed CIL uses as its label o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -71,7 +72,7 @@ def load_imagenet100_first(root: Path | None = None, image_size: int | None = No
 def _home(name: str, root: Path | None) -> Path:
     home = data_directory(root) / "imagenet"
     for split in ("train", "val"):
-        if not (home / split).is_dir():
+        if not os.path.isdir(home / split):
             raise UserError(
                 f"{name} is not there: {home / split} is not a directory; put ImageNet's class directories in it, "
                 f"or say with --data or DRCIL_DATA where 'imagenet' is"

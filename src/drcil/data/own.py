@@ -41,7 +41,7 @@ def images_from(images: Any, size: int | None = None, channels: int | None = Non
         return images
     if isinstance(images, str | os.PathLike):
         path = Path(images)
-        images = [path / name for name in image_names(path)] if path.is_dir() else [path]
+        images = [path / name for name in image_names(path)] if os.path.isdir(path) else [path]
     if isinstance(images, Tensor):
         return _from_batch(_channels_last(images), size, channels)
     if isinstance(images, np.ndarray) and images.ndim in (3, 4):
