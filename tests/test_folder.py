@@ -106,6 +106,14 @@ class TestLayouts:
     def test_a_missing_path_is_one_sentence(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match="nowhere is not a directory"):
             load_dataset(f"folder:{tmp_path / 'nowhere'}")
+        with pytest.raises(UserError, match="xx is not a directory"):
+            load_dataset(f"folder:{'x' * 5000}")
+
+    def test_what_the_system_refuses_to_list_is_one_sentence(self, tmp_path: Path) -> None:
+        save(tmp_path / "a" / "1.jpg")
+        (tmp_path / "loop").symlink_to("loop")
+        with pytest.raises(UserError, match="loop cannot be read: Too many levels of symbolic links"):
+            load_folder(tmp_path)
 
 
 class TestUnreadable:
@@ -217,6 +225,13 @@ class TestViews:
         stored.save(tmp_path / "x.png", exif=exif)
         image = FileSource(FileList.of_paths([tmp_path / "x.png"]), 16).read(np.zeros(1, dtype=np.int64))[0]
         assert image[:, 8, 1].tolist() == [255, 0, 0] and image[:, 8, -2].tolist() == [0, 0, 255]
+
+    @pytest.mark.parametrize("tag", ["upright", (6, 6), b"\x06", 99])
+    def test_an_orientation_that_is_none_leaves_the_picture_as_it_is(self, tag: object) -> None:
+        picture = Image.new("RGB", (64, 32), "blue")
+        picture.getexif()[0x0112] = tag
+        assert random_view(picture, 16, np.random.default_rng(0)).getpixel((8, 8)) == (0, 0, 255)
+        assert centre_view(picture, 16, 16).getpixel((8, 8)) == (0, 0, 255)
 
     def test_every_kind_of_picture_becomes_rgb(self) -> None:
         assert flatten(Image.new("L", (1, 1), 7)).getpixel((0, 0)) == (7, 7, 7)

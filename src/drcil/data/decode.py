@@ -161,7 +161,8 @@ def _decode_smaller(picture: Image.Image, shrinkage: float) -> None:
 
 
 def _orientation(picture: Image.Image) -> int:
-    return int(picture.getexif().get(ExifTags.Base.Orientation, 1))
+    given = picture.getexif().get(ExifTags.Base.Orientation)
+    return given if isinstance(given, int) else 1
 
 
 def _turn(picture: Image.Image, orientation: int) -> Image.Image:
