@@ -223,3 +223,14 @@ def test_augmented_images_can_be_trained_on() -> None:
     weight = torch.ones(2, 3, 3, 3, requires_grad=True)
     torch.nn.functional.conv2d(normalise(images, (0.5,) * 3, (0.25,) * 3), weight).sum().backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
+
+
+def test_normalisation_begun_without_gradients_serves_training() -> None:
+    """Its constants are kept from batch to batch; those of the first must do for all."""
+    images, mean, std = noise(4), (0.41, 0.42, 0.43), (0.21, 0.22, 0.23)
+    with torch.inference_mode():
+        first = normalise(images, mean, std).clone()
+    weight = torch.ones(2, 3, 3, 3, requires_grad=True)
+    again = normalise(images, mean, std)
+    torch.nn.functional.conv2d(again, weight).sum().backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(first, again) and not torch.equal(normalise(images, std, mean), again)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-LEVELS = 256
+from .pixels import LEVELS, beside, to_bytes
 
 
 def look_up(images: Tensor, tables: Tensor) -> Tensor:
@@ -27,14 +27,8 @@ def blend(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
     return to_bytes((images - base).mul_(_per_image(factors, images)).add_(base))
 
 
-def to_bytes(levels: Tensor) -> Tensor:
-    """Floating levels, which are overwritten, clipped to 0..255 and cut off to whole numbers."""
-    # By way of int16, because the direct conversion of floats to bytes is not vectorised on CPUs.
-    return levels.clamp_(0, LEVELS - 1).to(torch.int16).to(torch.uint8)
-
-
 def _per_image(values: Tensor, images: Tensor) -> Tensor:
-    return values.float().to(images.device).view(-1, *[1] * (images.ndim - 1))
+    return beside(values.float(), images).view(-1, *[1] * (images.ndim - 1))
 
 
 def grey(images: Tensor) -> Tensor:
@@ -72,13 +66,13 @@ def _levels(images: Tensor) -> Tensor:
 def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
     """Invert the levels from the threshold upwards; all of them at 0."""
     levels = _levels(images)
-    kept = levels < thresholds.float().to(images.device).view(-1, 1, 1)
+    kept = levels < beside(thresholds.float(), images).view(-1, 1, 1)
     return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
 
 
 def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
     """Keep the highest bits of every level."""
-    dropped = (2 ** (8 - bits)).int().to(images.device).view(-1, 1, 1)
+    dropped = beside((2 ** (8 - bits)).int(), images).view(-1, 1, 1)
     return (_levels(images) & -dropped).to(torch.uint8)
 
 
