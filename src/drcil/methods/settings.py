@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ..complaints import complaint
 from ..errors import UserError, unknown
 from ..recipes import load_recipe, merge
-from ..validation import complaint
 from .base import MethodSpec, Settings
 
 
