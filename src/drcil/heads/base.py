@@ -95,13 +95,10 @@ def new_linear(channels: int, classes: int) -> nn.Linear:
     return linear_of(torch.empty(classes, channels).uniform_(-bound, bound), torch.zeros(classes))
 
 
-def grown_linear(old: nn.Linear | None, channels: int, new_classes: int) -> nn.Linear:
+def grown_linear(old: nn.Linear, channels: int, new_classes: int) -> nn.Linear:
     """A layer with fresh rows behind the old ones, which are copied bit for bit (on the old layer's device)."""
     if new_classes < 1:
         raise UserError(f"a task needs at least one new class, but {new_classes} were given")
-    fresh = new_linear(channels, new_classes)
-    if old is None:
-        return fresh
-    fresh.to(old.weight.device, old.weight.dtype)
+    fresh = new_linear(channels, new_classes).to(old.weight.device, old.weight.dtype)
     with torch.no_grad():
         return linear_of(torch.cat([old.weight, fresh.weight]), torch.cat([old.bias, fresh.bias]))
