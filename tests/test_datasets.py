@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drcil.data import cifar100
-from drcil.data.dataset import DATASETS
+from drcil.data.dataset import DATASETS, SPECS
 from drcil.data.imagenet import draw_order
-from drcil.data.load import check_dataset, dataset_names, find_source, load_dataset
+from drcil.data.load import check_dataset, data_kind, dataset_names, find_source, load_dataset
 from drcil.data.place import data_directory
 from drcil.data.shrink import shrink
 from drcil.errors import UserError
@@ -26,7 +26,13 @@ from drcil.errors import UserError
 
 def test_every_file_of_the_room_registers_its_datasets() -> None:
     assert dataset_names() == ["cifar100", "digits", "imagenet100", "imagenet100-first", "imagenet1000"]
-    assert set(dataset_names()) == set(DATASETS)
+    assert set(dataset_names()) == set(DATASETS) == set(SPECS)
+
+
+def test_the_kind_of_a_dataset_is_known_without_loading_it() -> None:
+    assert [data_kind(name) for name in dataset_names()] == ["cifar", "digits", "imagenet", "imagenet", "imagenet"]
+    assert data_kind("folder:nowhere") == data_kind("fruit") == "imagenet"
+    assert load_dataset("digits").spec == SPECS["digits"]
 
 
 def test_a_misspelt_dataset_is_answered_with_the_nearest() -> None:

@@ -22,7 +22,7 @@ import torch
 from numpy._core.multiarray import _reconstruct
 
 from ..errors import UserError
-from .dataset import DATASETS, Dataset, DataSpec
+from .dataset import DATASETS, SPECS, Dataset, DataSpec
 from .fetch import HOMES, Archive
 from .imageset import ArraySource, ImageSet
 from .place import data_directory
@@ -46,6 +46,7 @@ SPEC = DataSpec(
 )
 SIZE = 32
 
+SPECS.register("cifar100")(SPEC)
 HOMES.register("cifar100")(
     Archive(
         url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
@@ -57,7 +58,7 @@ HOMES.register("cifar100")(
 
 @DATASETS.register("cifar100")
 def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """100 classes of 32x32 photographs; at a smaller image size the crop padding shrinks in proportion."""
+    """100 classes of photographs of 32x32 pixels. At a smaller size the crop padding shrinks in proportion."""
     size = image_size or SIZE
     contents = {name: unpickle(data) for name, data in read_files(data_directory(root)).items()}
     return Dataset(

@@ -47,3 +47,5 @@ class DatasetLoader(Protocol):
 
 
 DATASETS: Registry[DatasetLoader] = Registry("dataset")
+SPECS: Registry[DataSpec] = Registry("dataset")
+"""What is known of each dataset before it is loaded."""

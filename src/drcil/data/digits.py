@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .dataset import DATASETS, Dataset, DataSpec
+from .dataset import DATASETS, SPECS, Dataset, DataSpec
 from .fetch import HOMES, ByHand
 from .imageset import ArraySource, ImageSet, Int64
 from .shrink import shrink
@@ -31,12 +31,13 @@ SPEC = DataSpec(
     augment="basic",
 )
 
+SPECS.register("digits")(SPEC)
 HOMES.register("digits")(ByHand("digits ships with drcil, there is nothing to fetch"))
 
 
 @DATASETS.register("digits")
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """Ten classes of handwritten digits, one channel; needs no data directory."""
+    """Ten handwritten digits of 8x8 pixels, in grey; part of drcil."""
     with files(__package__).joinpath("digits.npz").open("rb") as stream, np.load(stream) as stored:
         ink, labels = stored["images"], stored["labels"].astype(np.int64)
     # The file holds ink in sixteenths; a pixel of 16 is 255.

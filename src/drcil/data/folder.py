@@ -41,7 +41,7 @@ TEST_SHARE = 0.2
 
 
 def load_folder(path: Path, image_size: int | None = None) -> Dataset:
-    """The images below a path as a dataset, in whichever of the two layouts they are."""
+    """Your own images, one directory per class. Either of the two layouts will do."""
     path = path.expanduser().absolute()
     if not os.path.isdir(path):  # Unlike the path's own method it is never an error.
         raise UserError(f"folder:{path} is not a directory; give the path of a folder with one directory per class")

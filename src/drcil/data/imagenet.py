@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from . import folder
-from .dataset import DATASETS, Dataset
+from .dataset import DATASETS, SPECS, Dataset
 from .decode import STANDARD
 from .fetch import HOMES, ByHand
 from .filelist import directory_names
@@ -26,7 +26,8 @@ from .place import data_directory
 
 FIRST_OF_HUNDRED, LAST_OF_HUNDRED = "n01440764", "n01855672"
 
-for _name in ("imagenet100", "imagenet100-first", "imagenet1000"):
+for _name, _memory in {"imagenet100": "2000", "imagenet100-first": "2000", "imagenet1000": "20000"}.items():
+    SPECS.register(_name)(replace(folder.SPEC, memory=_memory, augment="auto"))
     HOMES.register(_name)(
         ByHand(
             f"{_name} cannot be fetched: obtain ILSVRC 2012 from https://image-net.org and arrange it as "
@@ -42,23 +43,23 @@ def draw_order() -> tuple[str, ...]:
 
 @DATASETS.register("imagenet1000")
 def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """All 1,000 classes."""
+    """ImageNet: all 1,000 classes."""
     home = _home("imagenet1000", root)
     classes = directory_names(home / "train")
     if len(classes) != 1000:
         raise UserError(f"imagenet1000 needs 1000 class directories in {home / 'train'}, there are {len(classes)}")
-    return _load("imagenet1000", home, classes, image_size, memory="20000")
+    return _load("imagenet1000", home, classes, image_size)
 
 
 @DATASETS.register("imagenet100")
 def load_imagenet100(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """The 100 classes drawn with seed 1993."""
-    return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size, memory="2000")
+    """ImageNet: the 100 classes drawn with seed 1993."""
+    return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size)
 
 
 @DATASETS.register("imagenet100-first")
 def load_imagenet100_first(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """The alphabetically first 100 classes."""
+    """ImageNet: the alphabetically first 100 classes."""
     home = _home("imagenet100-first", root)
     classes = directory_names(home / "train")[:100]
     if len(classes) < 100 or (classes[0], classes[-1]) != (FIRST_OF_HUNDRED, LAST_OF_HUNDRED):
@@ -66,7 +67,7 @@ def load_imagenet100_first(root: Path | None = None, image_size: int | None = No
             f"imagenet100-first needs ImageNet's first 100 class directories, {FIRST_OF_HUNDRED} to {LAST_OF_HUNDRED}, "
             f"and they are not the first in {home / 'train'}"
         )
-    return _load("imagenet100-first", home, classes, image_size, memory="2000")
+    return _load("imagenet100-first", home, classes, image_size)
 
 
 def _home(name: str, root: Path | None) -> Path:
@@ -80,7 +81,7 @@ def _home(name: str, root: Path | None) -> Path:
     return home
 
 
-def _load(name: str, home: Path, classes: Sequence[str], image_size: int | None, memory: str) -> Dataset:
+def _load(name: str, home: Path, classes: Sequence[str], image_size: int | None) -> Dataset:
     for split in ("train", "val"):
         missing = sorted(set(classes) - set(directory_names(home / split)))
         if missing:
@@ -94,5 +95,5 @@ def _load(name: str, home: Path, classes: Sequence[str], image_size: int | None,
         classes=tuple(classes),
         train=folder.image_set((home / "train").absolute(), classes, size),
         test=folder.image_set((home / "val").absolute(), classes, size),
-        spec=replace(folder.SPEC, memory=memory, augment="auto"),
+        spec=SPECS[name],
     )

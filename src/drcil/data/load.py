@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .dataset import DATASETS, Dataset
+from . import folder
+from .dataset import DATASETS, SPECS, Dataset
 from .files import FileSource, damaged
-from .folder import load_folder
 from .imageset import ChainSource, ImageSet, Source
 
 FOLDER = "folder:"
@@ -27,6 +27,14 @@ def dataset_names() -> list[str]:
     return sorted(DATASETS)
 
 
+def data_kind(name: str) -> str:
+    """Which recipes and profiles apply to a dataset, known before it is loaded. A user's own counts as photographs."""
+    dataset_names()
+    if name not in SPECS:
+        return folder.SPEC.kind
+    return SPECS[name].kind
+
+
 def load_dataset(name: str, data_dir: Path | None = None, image_size: int | None = None) -> Dataset:
     """A dataset by name, or ``folder:PATH``.
 
@@ -38,7 +46,7 @@ def load_dataset(name: str, data_dir: Path | None = None, image_size: int | None
     if name.startswith(FOLDER):
         if not name.removeprefix(FOLDER):
             raise UserError("'folder:' names no folder; give it as folder:PATH")
-        return load_folder(Path(name.removeprefix(FOLDER)), image_size)
+        return folder.load_folder(Path(name.removeprefix(FOLDER)), image_size)
     dataset_names()
     return DATASETS[name](data_dir, image_size)
 
@@ -95,5 +103,4 @@ def _summary(split: str, images: ImageSet, classes: int) -> str:
     source = images.source
     colours = "grey" if source.channels == 1 else "RGB"
     text = f"{split}: {len(images)} images, {each} per class, {source.size}x{source.size} {colours}"
-    md5 = source.describe().get("md5")
-    return f"{text}, md5 {md5} as published" if md5 else text
+    return f"{text}, md5 as published" if "md5" in source.describe() else text

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..data.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
 from ..protocols import parse_stream
@@ -17,7 +18,6 @@ from ..validation import complaint
 
 FORMAT = 1
 """Of ``config.toml``; a run of another format is refused."""
-_KINDS = {"digits": "digits", "cifar100": "cifar"}
 
 
 class RunSettings(BaseModel):
@@ -59,8 +59,7 @@ def make_settings(**given: Any) -> RunSettings:
     """Settings from what the user gave (None: not given) over what the profile says, with errors for people."""
     chosen = {name: value for name, value in given.items() if value is not None}
     profile = load_profile(chosen.get("profile", "full"))
-    kind = _KINDS.get(parse_stream(chosen["stream"]).dataset, "imagenet")
-    own = profile.pop(kind, {})
+    own = profile.pop(data_kind(parse_stream(chosen["stream"]).dataset), {})
     plain = {name: value for name, value in profile.items() if not isinstance(value, dict)}
     return checked({**plain, **own, **chosen})
 
