@@ -238,7 +238,7 @@ def test_a_share_must_leave_images_on_both_sides(share: float, complaint: str) -
 
 def test_the_standard_streams_are_those_of_the_published_tables() -> None:
     listed = {stream.name: stream for stream in standard_streams()}
-    assert len(listed) == 14
+    assert len(listed) == 20
     for name, stream in listed.items():
         assert len(parse_stream(name).sizes(stream.classes)) == stream.tasks
         assert ("-b50-" in name) == (stream.memory == "20/class")

@@ -106,6 +106,7 @@ _STANDARD = {
     "digits": (10, "30", ("b0-5",)),
     "cifar100": (100, "2000", _CUTS),
     "imagenet100": (100, "2000", _CUTS),
+    "imagenet100-first": (100, "2000", _CUTS),
     "imagenet1000": (1000, "20000", ("b0-10",)),
 }
 """Classes, memory and cuts of the datasets with standard streams."""
