@@ -139,3 +139,20 @@ def test_a_chain_hands_rows_and_key_to_the_part_they_belong_to() -> None:
     chain.read(np.array([12, 3, 10]), key=77)
     assert spy.asked == [([2, 0], 77)]
     assert chain.describe() == {"kind": "chain", "parts": [{"kind": "embedded"}, {"kind": "embedded"}]}
+
+
+def test_chains_of_arrays_are_told_apart() -> None:
+    """They say the same of themselves, but only a copy would do for either."""
+    one, other = (ChainSource([array(first, 2), array(first + 2, 2)]) for first in (10, 20))
+    assert one.describe() == other.describe()
+    assert one.embedded and not same(one, other)
+    assert shown(chosen(one, [0, 3]).join(chosen(other, [1, 2]))) == [10, 13, 21, 22]
+
+
+def test_what_is_in_memory_can_be_moved_to_a_device_and_files_stay() -> None:
+    nowhere = torch.device("meta")
+    moved = ChainSource([array(0, 2), array(2, 3)]).on(nowhere)
+    assert isinstance(moved, ChainSource)
+    assert moved.read(np.array([4, 0])).device == nowhere
+    mixed = ChainSource([array(0, 2), Spy()])
+    assert mixed.on(nowhere) is mixed

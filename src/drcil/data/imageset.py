@@ -47,6 +47,10 @@ class Source(ABC):
         """Whether nothing but a copy of them would do."""
         return bool(self.describe()["kind"] == "embedded")
 
+    def on(self, device: torch.device) -> Source:
+        """These images in a device's memory, if they are in memory at all."""
+        return self
+
 
 class ArraySource(Source):
     """Images in memory, as one uint8 tensor (N, C, H, W). There is one view: the images as they are."""
@@ -116,6 +120,14 @@ class ChainSource(Source):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "chain", "parts": [part.describe() for part in self.parts]}
+
+    @property
+    def embedded(self) -> bool:
+        return any(part.embedded for part in self.parts)
+
+    def on(self, device: torch.device) -> Source:
+        # Parts on disk are decoded by worker processes, which must not hold on to a device.
+        return ChainSource([part.on(device) for part in self.parts]) if self.in_memory else self
 
 
 @dataclass(frozen=True)
