@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,3 +51,13 @@ def test_a_block_of_randomness_is_shut_off_on_both_sides() -> None:
         seed_torch("elsewhere")
     assert torch.equal(inside[0], inside[1])
     assert torch.equal(torch.rand(4), expected)
+
+
+def test_devices_that_are_not_in_use_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a GPU's state would set it up."""
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(device))
+    with randomness("here"):
+        torch.rand(1)
+    assert not asked

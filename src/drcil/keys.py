@@ -56,6 +56,13 @@ def randomness(*path: Part) -> Iterator[None]:
 
     For what draws from a global generator and cannot be handed another: layer initialisation, dropout.
     """
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    # Asking for the state of a GPU would set it up, also for those who compute elsewhere.
+    in_use = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    before = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
+    with torch.random.fork_rng(devices=in_use):
         seed_torch(*path)
-        yield
+        try:
+            yield
+        finally:
+            if before is not None:
+                torch.mps.set_rng_state(before)
