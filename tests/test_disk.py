@@ -110,3 +110,28 @@ def test_a_log_line_that_was_cut_short_spoils_only_itself(tmp_path: Path) -> Non
         file.write("thr")
     disk.append_line(log, "four")
     assert log.read_text().splitlines() == ["one", "two", "thr", "four"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "made"
+
+    def fill(text: str) -> None:
+        disk.write_directory(place, lambda directory: (directory / "a").write_text(text) and None)
+
+    fill("first")
+    rename = os.replace
+
+    def die_second(source: Path, target: Path) -> None:
+        if target == place:
+            raise Halt
+        rename(source, target)
+
+    for rescue in (lambda: disk.put_back(place), lambda: fill("first")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", die_second)
+            with pytest.raises(Halt):
+                fill("second")
+        assert not place.exists()
+        rescue()
+        assert (place / "a").read_text() == "first"
+        assert os.listdir(tmp_path) == ["made"]

@@ -98,10 +98,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     """A directory of files that appears all at once: ``fill`` writes into a temporary one, which is then renamed.
 
-    One that was there before steps aside only for the moment of renaming, and is removed last.
+    One that was there before steps aside only for the moment of renaming, and is removed last; a kill in that moment
+    is what ``put_back`` is for.
     """
-    temporary, former = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+    temporary, former = path.with_name(f".{path.name}.{os.getpid()}.tmp"), _aside(path)
     try:
+        put_back(path)
         remove_directory(temporary)
         temporary.mkdir(parents=True)
         fill(temporary)
@@ -116,6 +118,17 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     finally:
         with suppress(OSError):
             remove_directory(temporary)
+
+
+def put_back(path: Path) -> None:
+    """Give a directory its place again if ``write_directory`` was killed after moving it aside; who reads, asks."""
+    if not path.exists() and _aside(path).is_dir():
+        with suppress(OSError):
+            os.replace(_aside(path), path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
 
 
 def remove_directory(path: Path) -> None:
