@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from drcil.data import digits
 from drcil.data.augment import build_augment
+from drcil.data.imageset import ArraySource, ChainSource, ImageSet
 from drcil.errors import UserError
 from drcil.keys import derive, generator
 from drcil.nets.net import Net
@@ -37,6 +39,7 @@ from drcil.stages import (
     shuffle,
 )
 from drcil.train import Engine, EngineSettings, Journal, Look
+from drcil.train.engine import make_repeatable
 from drcil.train.events import EpochDone, Event, StepDone
 from drcil.train.tally import Tally
 from small_engine import (
@@ -384,6 +387,51 @@ def test_devices_that_are_not_there_are_refused(options: dict[str, Any], sentenc
     look = Look(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     with pytest.raises(UserError, match=sentence):
         Engine(EngineSettings(**options), look, 0)
+
+
+def test_chained_images_in_memory_go_to_the_device() -> None:
+    engine = make_engine()
+    engine.device = torch.device("meta")
+    again = ImageSet(ArraySource(FEW.source.read(FEW.rows)), np.arange(len(FEW)), FEW.labels)
+    near = engine.near(FEW.join(again))
+    assert isinstance(near.source, ChainSource)
+    assert near.source.read(near.rows[[0, 150]]).device == engine.device
+    assert np.array_equal(near.labels, np.concatenate([FEW.labels, FEW.labels]))
+
+
+def test_cuda_is_told_to_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        make_repeatable()
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
+
+
+def test_a_single_last_image_joins_the_batch_before_it_only_where_it_must(tmp_path: Path) -> None:
+    """Also after a stop at the last step, when nothing of the epoch is left."""
+    small = digits.load_digits(image_size=4).train.subset(np.arange(0, 97))
+    steps: list[int] = []
+    nets = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, StepDone):
+            steps.append(event.images)
+
+    def make(journal: Journal, tell: Callable[[Event], None]) -> None:
+        nets.append(make_net())
+        fit(make_engine("none", journal, listener=tell), make_stage(nets[-1], data=small))
+
+    stopped_and_resumed(make, tmp_path / "whole", [])
+    # The first step of epoch 2 is the fourth; the snapshot before it is of the joined batch.
+    stopped_and_resumed(make, tmp_path / "stopped", [4, 1])
+    assert_equal(state(nets[0]), state(nets[-1]))
+    fit(make_engine(listener=listener), make_stage(make_net(), data=small))
+    fit(make_engine(listener=listener), make_stage(make_net(), data=FEW.subset(np.arange(97))))
+    assert steps == [32, 32, 33] * 2 + [32, 32, 32, 1] * 2
 
 
 class TestTally:

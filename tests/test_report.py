@@ -17,7 +17,7 @@ from drcil.methods import METHODS
 from drcil.methods.settings import resolve_settings
 from drcil.report.plots import curves, plot_curve
 from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
-from drcil.runs.plan import planned_stages, planned_work
+from drcil.runs.plan import planned_stages
 from drcil.streams import make_stream
 from drcil.train.events import EpochDone, StageDone, StageStarted, StepDone
 from drcil.train.forecast import Forecast
@@ -66,7 +66,7 @@ def test_planned_work_counts_the_images_that_are_there(memory: str) -> None:
     stream = make_stream("digits-b0-5", memory=memory)
     spec = METHODS["replay"]
     settings = resolve_settings(spec, "digits", {"first.epochs": 3, "later.epochs": 2})
-    work = planned_work(spec.build, settings, stream)
+    work = [sum(stages) for stages in planned_stages(spec.build, settings, stream)]
     assert work[0] == 3 * len(stream[0].new)
     for number in range(2, len(stream) + 1):
         before = [stream.task(earlier).new for earlier in range(1, number)]
@@ -127,7 +127,7 @@ def events(accuracy: float | None = None) -> list[Any]:
     return [
         StageStarted(2, "later", 2, 0, 100),
         StepDone(2, "later", 0, 100, losses),
-        EpochDone(2, "later", 0, 0.1, losses, 1.0, accuracy),
+        EpochDone(2, "later", 0, 0.1, losses, 1.0, accuracy, "validation"),
         StageDone(2, "later", 3.21, restored=False),
         StageDone(2, "later", 0.1, restored=True),
     ]
@@ -140,7 +140,7 @@ def test_plain_progress_is_a_line_per_stage() -> None:
         lines(event)
     assert isinstance(console.file, io.StringIO)
     measured, trained, restored = console.file.getvalue().splitlines()
-    assert measured == "task 2/2 later: accuracy 87.65 % after epoch 1"
+    assert measured == "task 2/2 later: validation accuracy 87.65 % after epoch 1"
     assert trained.startswith("task 2/2 later: 2 epochs in 3.2 s, classification 0.500 distillation 0.250 total 0.750")
     assert restored == "task 2/2 later: restored, it was finished before"
 

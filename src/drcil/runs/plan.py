@@ -7,7 +7,6 @@ import numpy as np
 from ..learner import ImageShape, Learner
 from ..memory import Budget
 from ..methods import METHODS, Method, Settings
-from ..nets.build import BACKBONES
 from ..stages import Schedule
 from ..streams import Stream
 from .settings import RunSettings
@@ -19,31 +18,29 @@ StageWork = tuple[int, ...]
 def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
     """The work of every task; or the error that would end the run once its directory exists.
 
-    A learner that can be started on the stream has a known method, valid settings, an augmentation that exists and
-    a device that is there; only the backbone would be asked for later.
+    A learner that can be started on the stream has a known method and backbone, valid settings, an augmentation that
+    exists, a device that is there, and a memory that will do for all classes.
     """
-    BACKBONES[run.backbone or stream.dataset.spec.backbone]
     learner = Learner(
         run.method,
+        backbone=run.backbone,
+        memory=run.memory,
         augment=run.augment,
         epochs_scale=run.epochs_scale,
         settings=run.settings,
         **run.engine.model_dump(),
     )
-    learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget)
+    classes = sum(stream.sizes[: run.tasks])
+    learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget, classes=classes)
     return planned_stages(METHODS[run.method].build, learner.method.settings, stream, run.tasks)
-
-
-def planned_work(build: type[Method], settings: Settings, stream: Stream, tasks: int | None = None) -> list[int]:
-    """Image-epochs per task, for the first ``tasks`` of the stream (None: all)."""
-    return [sum(stages) for stages in planned_stages(build, settings, stream, tasks)]
 
 
 def planned_stages(
     build: type[Method], settings: Settings, stream: Stream, tasks: int | None = None
 ) -> list[StageWork]:
-    """The same by stage: a stage's epochs times the new images and the memory at the task's start.
+    """Of every stage of the first ``tasks`` (None: all): its epochs times the images it has.
 
+    These are the new images and the memory at the task's start.
     A plan, not a promise: a stage that trains on part of these images is counted as if it saw all of them.
     """
     budget = Budget.parse(build.memory) if build.memory else stream.budget

@@ -5,6 +5,7 @@ Methods say what is trained, on what, against which loss; how it is done is deci
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ..data.augment import Augment, normalise
-from ..data.imageset import ArraySource, ImageSet
+from ..data.imageset import ImageSet, Int64
 from ..errors import UserError
 from ..keys import randomness
 from ..stages import Output, Readout, Stage
 from .events import Listener, StageDone, silence
 from .inference import Ranking, rank, still
-from .loader import batches
+from .loader import batches, cut
 from .optimizers import trained_parameters
 from .snapshot import Journal, Place, below, digest_of, prefixed, restore_module
 from .training import Training
@@ -46,7 +47,7 @@ class EngineSettings(BaseModel):
     snapshot_seconds: float = Field(default=20.0, ge=0)
     """At least this long between two snapshots of a stage in progress."""
     eval_every: int | None = Field(default=None, ge=1)
-    """Measure test accuracy every so many epochs; None: only after a task."""
+    """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
     inference_batch: int = Field(default=500, ge=1)
 
 
@@ -80,11 +81,16 @@ class Engine:
         self._task = 0
         self._position = 0
         self._watched: ImageSet | None = None
+        self.measured_on: Literal["test", "validation"] = "test"
 
     @contextmanager
-    def task(self, number: int, test: ImageSet | None = None) -> Iterator[None]:
-        """Within the block stages belong to this task, and layers that are made draw from its key."""
-        self._task, self._position, self._watched = number, 0, test
+    def task(self, number: int, test: ImageSet | None = None, validation: ImageSet | None = None) -> Iterator[None]:
+        """Within the block stages belong to this task, and layers that are made draw from its key.
+
+        Accuracies in between are measured on the validation images, if there are any, else on the test images.
+        """
+        self._task, self._position = number, 0
+        self._watched, self.measured_on = (validation, "validation") if validation else (test, "test")
         with randomness(self.seed, "task", number, "between stages"):
             yield
 
@@ -114,7 +120,7 @@ class Engine:
         return rank(self.see, readouts, images, best)
 
     def watched_accuracy(self, net: nn.Module, epoch: int) -> float | None:
-        """Percent of the task's test images, if it is to be measured after this epoch."""
+        """Percent of the images to measure on, if it is to be measured after this epoch."""
         every = self.settings.eval_every
         if every is None or (epoch + 1) % every or self._watched is None or not len(self._watched):
             return None
@@ -129,12 +135,14 @@ class Engine:
         everything = np.arange(len(images), dtype=np.int64)
         parts: list[list[Tensor]] = []
         with torch.inference_mode():
-            for pixels in batches(
-                self.near(images), everything, self.settings.inference_batch, None, self.settings.workers
-            ):
+            for pixels in self.read(self.near(images), cut(everything, self.settings.inference_batch)):
                 output = self.answer(frozen, self.prepare(pixels, None))
                 parts.append([tensor.cpu() for tensor in read(output)])
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def read(self, images: ImageSet, pieces: Sequence[Int64], key: int | None = None) -> Iterator[Tensor]:
+        """A batch of uint8 images for each piece of positions; with a key, their training views."""
+        return batches(images, pieces, key, self.settings.workers, pinned=self.device.type == "cuda")
 
     def prepare(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
         """What a net sees of uint8 images: augmented, if there is a generator to draw from, and normalised."""
@@ -153,10 +161,9 @@ class Engine:
 
     def near(self, images: ImageSet) -> ImageSet:
         """Images in memory belong in the device's memory, once."""
-        source = images.source
-        if self.device.type == "cpu" or not isinstance(source, ArraySource):
+        if self.device.type == "cpu":
             return images
-        return ImageSet(source.on(self.device), images.rows, images.labels)
+        return ImageSet(images.source.on(self.device), images.rows, images.labels)
 
     def still(self, net: nn.Module) -> nn.Module:
         """A frozen copy, folded where it can be, in its place."""
@@ -167,6 +174,17 @@ class Engine:
         return placed  # type: ignore[no-any-return]
 
 
+def make_repeatable() -> None:
+    """Let CUDA choose its kernels by rule, not by timing or by what is free, so that a resumed run repeats them.
+
+    Where there is no such kernel, torch warns and takes another.
+    """
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
 def _fabric(settings: EngineSettings) -> Fabric:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
@@ -174,10 +192,9 @@ def _fabric(settings: EngineSettings) -> Fabric:
         raise UserError("--device cuda was asked for, but this machine has no CUDA device; use --device cpu or auto")
     if settings.device == "mps" and not torch.backends.mps.is_available():
         raise UserError("--device mps was asked for, but this machine has no MPS device; use --device cpu or auto")
-    # Convolutions are chosen by rule, not by timing, so that a resumed run repeats them.
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
     on_cpu = settings.device == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    if settings.device in ("auto", "cuda") and torch.cuda.is_available():
+        make_repeatable()
     if settings.precision == "16-mixed" and on_cpu:
         raise UserError("--precision 16-mixed needs a GPU, but the device is the CPU; use --precision bf16-mixed or 32")
     return Fabric(accelerator=settings.device, devices=1, precision=_FABRIC_PRECISION[settings.precision])  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class EpochDone:
     """Each term's average over the epoch, and ``total``, the weighted sum."""
     seconds: float
     accuracy: float | None
-    """Percent on the test images seen so far, if it was asked for in between."""
+    """Percent, if it was asked for in between."""
+    measured_on: Literal["test", "validation"]
+    """The images of that: the test images of all classes seen, or those held out of the new classes' training."""
 
 
 @dataclass(frozen=True)

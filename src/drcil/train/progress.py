@@ -135,7 +135,7 @@ def _place(event: Event, forecast: Forecast) -> str:
 
 
 def _measured(event: EpochDone) -> str:
-    return f"accuracy {event.accuracy:.2f} % after epoch {event.epoch + 1}"
+    return f"{event.measured_on} accuracy {event.accuracy:.2f} % after epoch {event.epoch + 1}"
 
 
 def _listed(losses: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def digest_of(stage: Stage) -> str:
     """Tells stages apart by schedule, groups, data and the net they begin with; call it before training.
 
     Learning a task again arrives at the same net bit for bit, unless a seed, a setting or the code has changed:
-    then what was kept is of no use.
+    then what was kept is of no use. What the net does not show, such as the augmentation, the journal knows.
     """
     digest = hashlib.blake2b(stage.schedule.model_dump_json().encode(), digest_size=16)
     for group in stage.groups or ():
@@ -69,9 +70,13 @@ class Snapshot:
 class Journal:
     """The snapshots of one run. Without a directory it keeps nothing."""
 
-    def __init__(self, directory: Path | None = None, seconds: float = 20.0) -> None:
+    def __init__(
+        self, directory: Path | None = None, seconds: float = 20.0, choices: Mapping[str, Any] | None = None
+    ) -> None:
+        """``choices``: the settings, as JSON, that training depends on; what was kept under others is ignored."""
         self.directory = directory
         self.seconds = seconds
+        self.choices = dict(choices or {})
         self._last_written = time.monotonic()
 
     def finished(self, place: Place) -> dict[str, Tensor] | None:
@@ -91,12 +96,12 @@ class Journal:
     def keep_partial(self, place: Place, snapshot: Snapshot) -> None:
         if self.directory is not None:
             note = {"epoch": snapshot.epoch, "step": snapshot.step, "scalars": snapshot.scalars}
-            write_tensors(self.directory / _PARTIAL, snapshot.tensors, {**place.note(), **note})
+            write_tensors(self.directory / _PARTIAL, snapshot.tensors, {**self._note(place), **note})
             self._last_written = time.monotonic()
 
     def keep_finished(self, place: Place, tensors: dict[str, Tensor]) -> None:
         if self.directory is not None:
-            write_tensors(self.directory / place.file, tensors, place.note())
+            write_tensors(self.directory / place.file, tensors, self._note(place))
             (self.directory / _PARTIAL).unlink(missing_ok=True)
             self._last_written = time.monotonic()
 
@@ -107,14 +112,17 @@ class Journal:
                 file.unlink()
 
     def _read(self, name: str, place: Place) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """A snapshot, if there is one and it is of this very place; one of another place is as good as none."""
+        """A snapshot, if there is one of this very place and these choices; any other is as good as none."""
         if self.directory is None or not (self.directory / name).is_file():
             return None
         try:
             tensors, note = read_tensors(self.directory / name)
         except UserError:
             return None
-        return (tensors, note) if place.note().items() <= note.items() else None
+        return (tensors, note) if self._note(place).items() <= note.items() else None
+
+    def _note(self, place: Place) -> dict[str, Any]:
+        return {**place.note(), "choices": self.choices}
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

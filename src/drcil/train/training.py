@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from ..data.imageset import Int64
 from ..errors import UserError
 from ..keys import derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
-from .loader import batches
+from .loader import cut
 from .optimizers import make_optimizer, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
 from .tally import Tally
@@ -56,18 +57,20 @@ class Training:
             losses = self._checked(self.tally.averages())
             accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
             seconds = time.monotonic() - started
-            self.engine.listener(EpochDone(task, stage.name, self.epoch, rate, losses, seconds, accuracy))
+            measured_on = self.engine.measured_on
+            self.engine.listener(EpochDone(task, stage.name, self.epoch, rate, losses, seconds, accuracy, measured_on))
             self.epoch, self.step, self.tally = self.epoch + 1, 0, Tally()
 
     def _run_epoch(self, rate: float) -> None:
         """The steps of the epoch that are left."""
         stage, place, size = self.stage, self.place, self.stage.schedule.batch_size
         path = (self.engine.seed, "task", place.task, place.position, stage.name, "epoch", self.epoch)
-        positions = stage.sampler(stage.data.labels, derive(*path, "order"))[self.step * size :]
+        positions = stage.sampler(stage.data.labels, derive(*path, "order"))
+        pieces = cut(positions, size, join_single=self._too_small(positions, size))
         order = torch.from_numpy(positions).to(self.engine.device)
         view = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
-        done = 0
-        for pixels in batches(self.images, positions, size, view, self.engine.settings.workers):
+        done = sum(map(len, pieces[: self.step]))
+        for pixels in self.engine.read(self.images, pieces[self.step :], view):
             seed_torch(*path, self.step, "net")
             draws = generator(*path, self.step, "augment") if stage.augment else None
             moment = Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
@@ -77,6 +80,25 @@ class Training:
             self.engine.listener(StepDone(place.task, stage.name, self.epoch, len(pixels), losses))
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
+
+    def _too_small(self, positions: Int64, size: int) -> bool:
+        """Whether there is a last batch of one image, of which nothing is left but a value per channel.
+
+        Batch normalisation needs two.
+        """
+        if len(positions) % size != 1 % size:
+            return False
+        one = self.stage.data.subset(positions[:1])
+        (last_map,) = self.engine.see(self.stage.net, one, lambda output: (output.features.map,))
+        if last_map[0, 0].numel() > 1:
+            return False
+        if size == 1 or len(positions) == 1:
+            raise UserError(
+                f"stage '{self.stage.name}' of task {self.place.task} cannot train on one image of "
+                f"{one.source.size} x {one.source.size} pixels at a time, of which the backbone leaves a map of 1 x 1: "
+                f"give more images, a larger batch size or a larger image size"
+            )
+        return True
 
     def _take_step(self, images: Tensor, where: Tensor, moment: Moment) -> None:
         with torch.no_grad():
