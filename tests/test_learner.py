@@ -181,6 +181,8 @@ def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
         ({"epochs_scale": float("nan")}, "the epoch scale must be a positive number, not nan"),
         ({"epochs_scale": float("inf")}, "the epoch scale must be a positive number, not inf"),
         ({"memory": "lots"}, "memory 'lots' is not a budget"),
+        ({"method": "finetune", "memory": "5"}, "a memory of 'none' by definition, so a memory of '5' is not possible"),
+        ({"method": "joint", "memory": "none"}, "a memory of 'all' by definition"),
         ({"device": "tpu"}, "option of the engine is not usable: 'device' cannot be 'tpu'"),
         ({"workers": -1}, "'workers' cannot be -1: input should be greater than or equal to 0"),
         ({"colour": "red"}, "option of the engine is not usable: 'colour' is not known"),
@@ -197,7 +199,7 @@ def test_options_are_checked_at_once(options: dict[str, Any], sentence: str) -> 
         ({"backbone": "resnet9000"}, "unknown backbone 'resnet9000'"),
         ({"augment": "psychedelic"}, "unknown augmentation 'psychedelic'"),
         ({"settings": {"later.epochs": 0}}, "'later.epochs' cannot be 0"),
-        ({"memory": "none"}, "'icarl' needs an exemplar of every class, but a memory of 'none' has none for each of 1"),
+        ({"memory": "none"}, "'icarl' needs an exemplar of every class, but a memory of 'none' has none for each of 2"),
         ({"memory": "1"}, "but a memory of '1' has none for each of 2 classes; give a memory of at least 2"),
     ],
 )
@@ -231,3 +233,19 @@ def test_a_run_knows_from_the_start_that_its_memory_will_not_do(tmp_path: Path) 
 def test_options_of_a_run_are_checked_too(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=f"an option of the run is not usable: {sentence}"):
         make_settings(method="icarl", stream="digits-b0-5", **options)
+
+
+def test_images_that_cannot_be_named_settle_nothing() -> None:
+    """What is refused says nothing about the data to come: neither its shape nor its recipe."""
+    learner = make_learner("replay")
+    with pytest.raises(UserError, match="3 images came with 1 names"):
+        learner.learn(np.zeros((3, 32, 32, 3), np.uint8), ["a"])
+    learner.learn(STREAM[0])
+    assert str(learner.shape) == "1 x 8 x 8"
+
+
+def test_images_of_another_shape_are_refused_by_those_who_look(taught: Learner) -> None:
+    small = make_stream("digits-b0-5", image_size=4)[1].test
+    for look in (lambda: taught.predict(small.source), lambda: taught.evaluate(small), lambda: taught.rank(small)):
+        with pytest.raises(UserError, match=r"the images are of 1 x 4 x 4 .*, but the learner knows 1 x 8 x 8"):
+            look()

@@ -34,7 +34,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         method=method,
         stream="digits-b0-5",
         tasks=2,
-        memory="9",
+        memory=None if METHODS[method].build.memory else "9",
         epochs_scale=0.02,
         settings=dict.fromkeys(sizes, 64),
         engine={"device": "cpu"},
@@ -130,6 +130,26 @@ def test_the_nearest_mean_is_that_of_normalised_features_by_hand() -> None:
     assert torch.allclose(means.means, torch.tensor([[0.31622777, 0.9486833], [1.0, 0.0]]))
     output = Output(None, _Pooled(torch.tensor([[0.0, 7.0]])))  # type: ignore[arg-type]
     assert torch.allclose(means(output), torch.tensor([[-(0.31622777**2 + (1 - 0.9486833) ** 2), -2.0]]), atol=1e-5)
+
+
+def test_nearest_means_follow_the_net_for_old_classes_too() -> None:
+    """After a task every class's mean is of its present exemplars as the present net sees them."""
+    stream = make_stream("digits-b0-5")
+    learner = drcil.Learner("icarl", epochs_scale=0.05, memory="20", device="cpu")
+    before: torch.Tensor | None = None
+    for task in stream[:2]:
+        learner.learn(task)
+        exemplars = learner.memory.images
+        assert exemplars is not None
+        features = learner.engine.features(learner.method.net, exemplars)
+        unit = features / (features.norm(dim=1, keepdim=True) + 1e-8)
+        labels = torch.from_numpy(exemplars.labels)
+        means = torch.stack([unit[labels == label].mean(0) for label in range(task.total)])
+        kept = dict(learner.method.state().tensors)["means.means"]
+        assert torch.allclose(kept, means / means.norm(dim=1, keepdim=True), atol=1e-5)
+        if before is not None:
+            assert (kept[:2] - before).abs().max() > 0.01
+        before = kept
 
 
 class _Pooled:

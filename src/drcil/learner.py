@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from .complaints import complaint
 from .data.augment import build_augment
 from .data.dataset import DataSpec
 from .data.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
@@ -27,7 +28,6 @@ from .stages import Readout
 from .streams import Task
 from .train import Engine, EngineSettings, FeatureBank, Journal, Listener, Look, Ranking
 from .train.events import silence
-from .validation import complaint
 
 __all__ = ["ImageShape", "Learner", "LearnerOptions", "Prediction"]
 
@@ -83,11 +83,14 @@ class Learner:
         **engine: Any,
     ) -> None:
         """``engine``: ``device``, ``precision``, ``threads``, ``workers`` and the other engine settings."""
-        METHODS[method]
+        demanded = METHODS[method].build.memory
         if not 0 < epochs_scale < math.inf:
             raise UserError(f"the epoch scale must be a positive number, not {epochs_scale}")
-        if memory is not None:
-            Budget.parse(memory)
+        if memory is not None and Budget.parse(memory) != Budget.parse(demanded or memory):
+            raise UserError(
+                f"'{method}' has a memory of '{Budget.parse(demanded or memory)}' by definition, so a memory of "
+                f"'{memory}' is not possible; leave it out, or choose another method"
+            )
         self.options = LearnerOptions(method, backbone, memory, augment, seed, epochs_scale, settings)
         try:
             self.engine_settings = EngineSettings(**engine)
@@ -132,14 +135,15 @@ class Learner:
             if labels is None:
                 raise UserError("learn takes a task of a stream, or images and their class names")
             task = self._own_task(task, labels)
-        elif not self._started:
+        shape = self.shape if self._started else ImageShape.of(task.new.source)
+        require_next(task, self.sizes, self.classes, shape)
+        if not self._started:
             budget = Budget.parse(self.options.memory) if self.options.memory else task.budget
-            self.start(task.spec, ImageShape.of(task.new.source), budget)
-        require_next(task, self.sizes, self.classes, self.shape)
+            self.start(task.spec, shape, budget, classes=task.total)
         self._require_exemplars(task.total)
         kept = self.memory.images
         task = replace(task, memory=empty_like(task.new) if kept is None else kept, budget=self.memory.budget)
-        with self._all_or_nothing(), self.engine.task(task.number, task.test):
+        with self._all_or_nothing(), self.engine.task(task.number, task.test, task.validation):
             self.method.learn(task, self.engine)
             net = self.method.herding_net()
             bank = FeatureBank(lambda images: self.engine.features(net, images))
@@ -171,6 +175,7 @@ class Learner:
 
     def rank(self, images: ImageSet, best: int = 10) -> dict[str, Ranking]:
         """The best classes of each image by every readout, as labels."""
+        self._require_shape(images)
         return self.engine.rank(self.readouts(), images, best)
 
     def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
@@ -204,6 +209,7 @@ class Learner:
         save_model(self, Path(path))
 
     def _read(self, images: ImageSet, readout: str | None, best: int) -> Ranking:
+        self._require_shape(images)
         readouts = self.readouts()
         name = readout or next(iter(readouts))
         if name not in readouts:
@@ -212,13 +218,9 @@ class Learner:
 
     def _own_task(self, images: Any, names: Sequence[Any]) -> Task:
         """The user's own images as the next task."""
-        if not self._started:
-            source = images_from(images)
-            spec = own_spec(source)
-            self.start(spec, ImageShape.of(source), Budget.parse(self.options.memory or spec.memory))
-        else:
-            source = self._source(images)
-        return next_task(source, names, self.sizes, self.classes, self.memory.budget, self.spec)
+        source = self._source(images) if self._started else images_from(images)
+        spec = self.spec if self._started else own_spec(source)
+        return next_task(source, names, self.sizes, self.classes, Budget.parse(spec.memory), spec)
 
     def _source(self, images: Any) -> Source:
         return images_from(images, self.shape.size, self.shape.channels)
@@ -240,6 +242,11 @@ class Learner:
                 f"'{self.options.method}' needs an exemplar of every class, but a memory of '{budget}' has none for "
                 f"each of {classes} classes; give a memory of at least {classes}"
             )
+
+    def _require_shape(self, images: ImageSet) -> None:
+        given = ImageShape.of(images.source)
+        if str(given) != str(self.shape):
+            raise UserError(f"the images are of {given} (channels, height, width), but the learner knows {self.shape}")
 
     def _require_learnt(self, what: str) -> None:
         if not self.sizes:
