@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import pytest
 import torch
 from PIL import Image
 
+from drcil.data.digits import load_digits
+from drcil.data.imageset import ArraySource, ImageSet
 from drcil.disk import locked, read_tensors
 from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.settings import setting_keys
 from drcil.runs.run import Run, TaskReport
 from drcil.runs.settings import make_settings
+from drcil.streams import make_stream
 from drcil.train.events import EpochDone, Event, StageDone, StageStarted, StepDone
 from killing import KILLS
 
@@ -202,9 +206,36 @@ def test_settings_cannot_change_halfway(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "icarl")
     Watch().session(run.directory, (TaskReport, 1, 1))
     config = run.directory / "config.toml"
-    config.write_text(config.read_text().replace('"later.batch_size" = 64', '"later.batch_size" = 48'))
-    with pytest.raises(UserError, match=r"cannot go on: 'later' in its config.toml is not what it was when task 1"):
-        Run.open(run.directory).go()
+    before = config.read_text()
+    for old, new, name in (
+        ('"later.batch_size" = 64', '"later.batch_size" = 48', "later"),
+        ("[settings]", 'augment = "none"\n[settings]', "augment"),
+        ("[settings]", 'backbone = "resnet20"\n[settings]', "backbone"),
+        ("order_seed = 1993", "order_seed = 7", "order_seed"),
+        ("validation = 0.0", "validation = 0.2", "validation"),
+        ('precision = "32"', 'precision = "bf16-mixed"', "precision"),
+    ):
+        assert before.count(old) == 1
+        config.write_text(before.replace(old, new))
+        with pytest.raises(UserError, match=rf"cannot go on: '{name}' in its config.toml is not what it was when task"):
+            Run.open(run.directory).go()
+    config.write_text(before)
+    other = make_stream("digits-b0-5", order_seed=5)
+    with pytest.raises(UserError, match=r"cannot go on: class 0 of its model is '4', but of the stream '[^4]'"):
+        Run.open(run.directory).go(other)
+    config.write_text(before.replace("tasks = 3", "tasks = 2").replace("workers = 2", "workers = 1"))
+    assert len(Run.open(run.directory).go()["curve"]) == 2
+
+
+def test_a_snapshot_of_other_settings_is_ignored_also_in_the_first_task(tmp_path: Path) -> None:
+    """The augmentation does not show in what a stage begins with."""
+    run = make_run(tmp_path / "run", "replay", tasks=1)
+    Watch().session(run.directory, (StepDone, 1, 3))
+    config = run.directory / "config.toml"
+    config.write_text(config.read_text().replace("[settings]", 'augment = "none"\n[settings]'))
+    Run.open(run.directory).go()
+    make_run(tmp_path / "plain", "replay", tasks=1, augment="none").go()
+    assert_same(outcome(run.directory), outcome(tmp_path / "plain"))
 
 
 def test_evaluation_in_between_and_the_global_generators_make_no_difference(tmp_path: Path) -> None:
@@ -325,3 +356,25 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(tmp_path: Path
     assert [file.name for file in snapshot.parent.iterdir()] == [snapshot.name]
     full.go()
     assert_same(outcome(tmp_path / "whole"), outcome(full.directory))
+
+
+def test_exemplars_of_a_dataset_without_a_name_are_the_same_after_a_stop(tmp_path: Path) -> None:
+    """They are found again as pixels, whose rows are not those of the dataset."""
+    known = load_digits()
+    pixels = known.train.source.read(np.arange(len(known.train.source)))
+    train = ImageSet(ArraySource(pixels), known.train.rows, known.train.labels)
+    outcomes = []
+    for name, stops in (("whole", []), ("stopped", [(TaskReport, 1), (StepDone, 2), (TaskReport, 2)])):
+        run = make_run(tmp_path / name, "icarl", memory="12")
+        for kind, number in stops:
+
+            def stop(happened: Event | TaskReport, kind: type = kind, number: int = number) -> None:
+                task = happened.number if isinstance(happened, TaskReport) else happened.task
+                if isinstance(happened, kind) and task == number:
+                    raise Stop
+
+            with pytest.raises(Stop):
+                run.go(run.stream(replace(known, train=train)), listener=stop, after_task=stop)
+        run.go(run.stream(replace(known, train=train)))
+        outcomes.append(outcome(run.directory))
+    assert_same(*outcomes)

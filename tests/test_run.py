@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import drcil
+from drcil import Learner
+from drcil.cli import main
 from drcil.errors import UserError
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
+from drcil.streams import make_stream
+from drcil.train import EngineSettings
+from drcil.train.events import EpochDone, Event, StepDone
 
 SETTINGS = make_settings(
     method="replay",
@@ -83,7 +89,71 @@ def test_going_again_on_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_tasks_are_counted_beyond_ninety_nine(tmp_path: Path) -> None:
-    for name in ("01", "02", "10", "99", "100", "101", ".102.tmp"):
+    expected = [f"{number:02d}" for number in range(1, 102)]
+    for name in (*expected, ".102.7.tmp", "01-backup", "notes"):
         (tmp_path / "tasks" / name).mkdir(parents=True)
-    names = [task.name for task in Run(tmp_path, RunSettings(method="replay", stream="x")).finished_tasks()]
-    assert names == ["01", "02", "10", "99", "100", "101"]
+    run = Run(tmp_path, RunSettings(method="replay", stream="x"))
+    assert [task.name for task in run.finished_tasks()] == expected
+    (tmp_path / "tasks" / "07").rmdir()
+    with pytest.raises(UserError, match="is incomplete: task 7 is missing, but later ones are there"):
+        run.finished_tasks()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["icarl", "digits-b0-5", "--memory", "5"], "has none for each of 10 classes; give a memory of at least 10"),
+        (["finetune", "digits-b0-5", "--memory", "5"], "'finetune' has a memory of 'none' by definition"),
+        (["joint", "digits-b0-5", "--memory", "20/class"], "'joint' has a memory of 'all' by definition"),
+    ],
+)
+def test_a_memory_that_will_not_do_is_refused_before_there_is_a_directory(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_held_out_share_is_measured_over_all_classes_seen(tmp_path: Path) -> None:
+    """Also in between, where it takes the place of the test images."""
+    events: list[EpochDone] = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, EpochDone):
+            events.append(event)
+
+    chosen = SETTINGS.model_copy(update={"tasks": 2, "validation": 0.25, "engine": EngineSettings(eval_every=1)})
+    run = Run.create(chosen, tmp_path / "run")
+    stream = run.stream()
+    result = run.go(listener=listener)
+    first, second = (stream.task(number).validation for number in (1, 2))
+    assert first is not None and second is not None
+    model = drcil.load(run.finished_tasks()[-1])
+    assert result["per_task"][1]["validation"] == pytest.approx(model.evaluate(first.join(second)), abs=0.005)
+    assert {event.measured_on for event in events} == {"validation"}
+    # What is measured after the last epoch is the net that is kept, on the new classes alone.
+    assert events[-1].accuracy == pytest.approx(model.evaluate(second))
+
+
+def test_images_that_leave_a_single_value_are_trained_on(tmp_path: Path) -> None:
+    """Of 4 x 4 pixels a map of 1 x 1 is left; a last batch of one image could not be normalised by itself."""
+    stream = make_stream("digits-b0-5", image_size=4)
+    size = next(size for size in range(20, 100) if len(stream[0].new) % size == 1)
+    steps: list[int] = []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, StepDone):
+            steps.append(event.images)
+
+    learner = Learner("finetune", epochs_scale=0.001, settings={"first.batch_size": size}, listener=listener)
+    learner.learn(stream[0])
+    assert steps == [size] * (len(stream[0].new) // size - 1) + [size + 1]
+    alone = Learner("finetune", epochs_scale=0.001, settings={"first.batch_size": 1})
+    with pytest.raises(UserError, match="cannot train on one image of 4 x 4 pixels at a time"):
+        alone.learn(stream[0])

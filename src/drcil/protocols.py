@@ -10,6 +10,8 @@ import numpy as np
 
 from .errors import UserError
 
+ORDER_SEED = 1993
+"""Of the class order, unless another is asked for."""
 _NAME = re.compile(
     r"(?P<dataset>.+)-(?:b(?P<first>0|[1-9][0-9]*)-(?P<steps>[1-9][0-9]*)"
     r"|(?P<base>[1-9][0-9]*)/(?P<step_size>[1-9][0-9]*))",

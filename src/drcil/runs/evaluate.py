@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..disk import put_back
 from ..errors import UserError, unknown
 from ..learner import Learner
+from ..metrics import Metrics, TaskPrediction, measure
+from ..protocols import ORDER_SEED
 from ..streams import Stream, make_stream
 from .model import STATE, load_model
 from .run import CONFIG, Run
-
-ORDER_SEED = 1993
-"""Of the class order, where neither the user nor a run says another."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,19 @@ def evaluate(
         raise unknown(f"readout of '{learner.options.method}'", name, readouts)
     test = loaded.task(len(learner.sizes)).test
     best = learner.engine.rank({name: readouts[name]}, test, 5)[name].classes.numpy()
-    hits = best == test.labels[:, None]
     task = np.repeat(np.arange(len(learner.sizes)), learner.sizes)[test.labels]
+
+    def measured(chosen: npt.NDArray[np.bool_]) -> Metrics:
+        # All classes count as one task: what a model answers is measured, not how it came to.
+        return measure([TaskPrediction(test.labels[chosen], best[chosen])], [sum(learner.sizes)])
+
+    overall = measured(np.ones(len(test), dtype=np.bool_))
     return Evaluation(
-        accuracy=_percent(hits[:, 0]),
-        correct=int(hits[:, 0].sum()),
+        accuracy=overall.exact[0],
+        correct=int((best[:, 0] == test.labels).sum()),
         total=len(test),
-        top5=_percent(hits.any(axis=1)),
-        per_task=tuple(_percent(hits[task == number, 0]) for number in range(len(learner.sizes))),
+        top5=overall.top5[0],
+        per_task=tuple(measured(task == number).exact[0] for number in range(len(learner.sizes))),
         readout=name,
         model=str(path),
         stream=stream,
@@ -74,6 +79,7 @@ def evaluate(
 
 def find_model(path: Path) -> tuple[Path, int]:
     """The model directory at a path, which may be a run's, and the seed of the class order it learnt."""
+    put_back(path.absolute())
     if (path / STATE).is_file():
         return path, ORDER_SEED
     if not (path / CONFIG).is_file():
@@ -106,10 +112,6 @@ def require_match(learner: Learner, stream: Stream, order_seed: int) -> None:
         raise UserError(
             f"the model takes images of {learner.shape.channels} channels, but stream '{stream.name}' has {channels}"
         )
-
-
-def _percent(correct: npt.NDArray[np.bool_]) -> float:
-    return float(correct.sum() * 100 / len(correct))
 
 
 def _listed(sizes: tuple[int, ...]) -> str:

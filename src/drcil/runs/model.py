@@ -13,15 +13,15 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
+from ..complaints import complaint
 from ..data.dataset import DataSpec
 from ..data.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied
 from ..data.load import find_source
-from ..disk import read_json, read_tensors, write_directory, write_json, write_tensors
+from ..disk import put_back, read_json, read_tensors, write_directory, write_json, write_tensors
 from ..errors import UserError
 from ..learner import Learner
 from ..memory import Budget, Memory
 from ..methods import METHODS, Architecture, MethodState
-from ..validation import complaint
 
 FORMAT = 1
 STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
@@ -36,7 +36,7 @@ class MemoryState(BaseModel):
 
 
 class ModelState(BaseModel):
-    """What ``state.json`` says. A run adds a ``task`` entry of its own, which a model does without."""
+    """What ``state.json`` says. A run adds ``task`` and ``run``, which a model does without."""
 
     format: int
     method: str
@@ -58,6 +58,7 @@ class ModelState(BaseModel):
 def save_model(learner: Learner, path: Path) -> None:
     """Write a model directory. A model that is already there is replaced; anything else is left alone."""
     path = path.absolute()
+    put_back(path)
     if path.exists():
         strange = [path.name] if not path.is_dir() else sorted({file.name for file in path.iterdir()} - _FILES)
         if strange:
@@ -95,6 +96,7 @@ def write_model(learner: Learner, directory: Path, extra: dict[str, Any] | None 
 
 def read_state(directory: Path) -> dict[str, Any]:
     """The JSON of a model, checked for its format version."""
+    put_back(directory.absolute())
     if not (directory / STATE).is_file():
         raise UserError(f"{directory} is not a model: it has no {STATE}")
     state = read_json(directory / STATE)
@@ -148,14 +150,18 @@ def fill(learner: Learner, directory: Path, state: ModelState) -> None:
 def fill_memory(
     memory: Memory, directory: Path, state: ModelState, at_hand: Source | None = None, data_dir: Path | None = None
 ) -> None:
-    """Put saved exemplars into a memory; those of the source ``at_hand`` are taken from there."""
+    """Put saved exemplars into a memory; those of the source ``at_hand`` are taken from there.
+
+    Rows of exemplars that were kept as pixels count in those pixels, whatever is at hand.
+    """
     where = state.memory.source
     if where is None:
         return
     tensors, _ = read_tensors(directory / MEMORY)
     try:
         rows, labels = (tensors[name].numpy().astype(np.int64) for name in ("rows", "labels"))
-        source = at_hand if at_hand and at_hand.describe() == where else _found(where, tensors, data_dir)
+        kept = "pixels" in tensors
+        source = at_hand if at_hand and not kept and at_hand.describe() == where else _found(where, tensors, data_dir)
     except KeyError as error:
         raise UserError(
             f"{directory / MEMORY} does not fit what {STATE} says of the memory: {error} is missing"

@@ -9,18 +9,32 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 import time
 import tomllib
 from collections.abc import Callable
+from functools import reduce
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ..data.dataset import Dataset
-from ..disk import append_line, leftovers, locked, read_json, read_tensors, write_directory, write_json, write_tensors
+from ..data.imageset import ImageSet
+from ..disk import (
+    append_line,
+    leftovers,
+    locked,
+    read_json,
+    read_tensors,
+    remove_directory,
+    write_directory,
+    write_json,
+    write_tensors,
+)
 from ..errors import UserError
 from ..learner import ImageShape, Learner
 from ..metrics import Metrics, TaskPrediction, measure
@@ -89,7 +103,12 @@ class Run:
 
     def finished_tasks(self) -> list[Path]:
         """The directories of the tasks that are finished, in order; each is a model."""
-        return sorted((self.directory / "tasks").glob("[0-9][0-9]*"), key=lambda task: int(task.name))
+        found = [task for task in (self.directory / "tasks").glob("*") if re.fullmatch("[0-9]{2,}", task.name)]
+        done = {int(task.name): task for task in found}
+        missing = sorted(set(range(1, len(done) + 1)) - done.keys())
+        if missing:
+            raise UserError(f"{self.directory} is incomplete: task {missing[0]} is missing, but later ones are there")
+        return [done[number] for number in sorted(done)]
 
     def go(
         self,
@@ -102,6 +121,8 @@ class Run:
         with locked(self.directory / ".lock", refusal):
             for file in leftovers(self.directory):
                 file.unlink()
+            for task in leftovers(self.directory / "tasks"):
+                remove_directory(task)
             return self._go(stream or self.stream(), listener, after_task)
 
     def _go(self, stream: Stream, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
@@ -128,12 +149,13 @@ class Run:
         learner = Learner(
             own.method,
             backbone=own.backbone,
+            memory=own.memory,
             augment=own.augment,
             seed=own.seed,
             epochs_scale=own.epochs_scale,
             settings=own.settings,
             listener=listener,
-            journal=Journal(self.directory / "snapshot", own.engine.snapshot_seconds),
+            journal=Journal(self.directory / "snapshot", own.engine.snapshot_seconds, own.choices()),
             **own.engine.model_dump(),
         )
         source = stream.dataset.train.source
@@ -142,17 +164,18 @@ class Run:
         done = self.finished_tasks()
         if done:
             state = parse_state(done[-1])
-            self._require_unchanged(state, learner)
+            self._require_unchanged(done[-1], state, learner)
+            _require_classes(self.directory, state.classes, stream.classes)
             fill(learner, done[-1], state)
             fill_memory(learner.memory, done[-1], state, at_hand=source)
         return learner
 
-    def _require_unchanged(self, state: ModelState, learner: Learner) -> None:
-        """A run is a function of its settings: they cannot change halfway."""
+    def _require_unchanged(self, task: Path, state: ModelState, learner: Learner) -> None:
+        """A run is a function of its settings: they cannot change halfway, neither in the file nor in a recipe."""
         settings = learner.method.settings.model_dump(mode="json")
-        before = {**state.settings, "seed": state.seed, "memory": state.memory.budget}
-        now = {**settings, "seed": self.settings.seed, "memory": str(learner.memory.budget)}
-        changed = [name for name in now if before.get(name) != now[name]]
+        before = {**state.settings, **read_state(task).get("run", {}), "memory": state.memory.budget}
+        now = {**settings, **self.settings.choices(), "memory": str(learner.memory.budget)}
+        changed = [name for name in before if before[name] != now.get(name)]
         if changed:
             raise UserError(
                 f"{self.directory} cannot go on: '{changed[0]}' in its {CONFIG} is not what it was when task "
@@ -166,16 +189,19 @@ class Run:
         tensors = {"labels": torch.from_numpy(task.test.labels)}
         for name, ranking in learner.rank(task.test).items():
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
+        held_out = _held_out(stream, number)
         extra = {
+            "run": self.settings.choices(),
             "task": {
                 "number": number,
                 "classes": list(task.classes),
                 "new_images": len(task.new),
                 "memory_images": len(learner.memory.rows),
                 "parameters": learner.method.parameters(),
+                **({} if held_out is None else {"validation": round(learner.evaluate(held_out), 2)}),
                 "seconds": round(learning + time.monotonic() - started, 3),
                 "learning_seconds": round(learning, 3),
-            }
+            },
         }
 
         def fill_task(directory: Path) -> None:
@@ -230,6 +256,21 @@ def environment() -> dict[str, Any]:
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "command": sys.argv,
     }
+
+
+def _require_classes(directory: Path, learnt: tuple[str, ...], given: tuple[str, ...]) -> None:
+    """A dataset can change without its name doing so; and a stream that is handed in can be any."""
+    for label, (name, expected) in enumerate(zip_longest(learnt, given[: len(learnt)])):
+        if name != expected:
+            raise UserError(
+                f"{directory} cannot go on: class {label} of its model is '{name}', but of the stream '{expected}'"
+            )
+
+
+def _held_out(stream: Stream, number: int) -> ImageSet | None:
+    """The validation images of all classes that have been seen after this task, if the stream holds any out."""
+    parts = [images for task in stream[:number] if (images := task.validation) is not None]
+    return reduce(ImageSet.join, parts) if parts else None
 
 
 def _unused(path: Path) -> Path:

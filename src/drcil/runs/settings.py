@@ -8,13 +8,13 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..complaints import complaint
 from ..data.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
-from ..protocols import parse_stream
+from ..protocols import ORDER_SEED, parse_stream
 from ..recipes import load_profile
 from ..train import EngineSettings
-from ..validation import complaint
 
 FORMAT = 1
 """Of ``config.toml``; a run of another format is refused."""
@@ -30,7 +30,7 @@ class RunSettings(BaseModel):
     stream: str
     seed: int = Field(default=0, ge=0)
     """Training."""
-    order_seed: int = Field(default=1993, ge=0)
+    order_seed: int = Field(default=ORDER_SEED, ge=0)
     """Class order."""
     memory: str | None = None
     backbone: str | None = None
@@ -46,6 +46,11 @@ class RunSettings(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings that were given by hand."""
     engine: EngineSettings = EngineSettings()
+
+    def choices(self) -> dict[str, Any]:
+        """What cannot change halfway, as JSON: all but where data is, when to stop and how it is computed."""
+        chosen = self.model_dump(mode="json", exclude={"data", "tasks", "engine"})
+        return {**chosen, "precision": self.engine.precision}
 
     @property
     def name(self) -> str:
