@@ -85,10 +85,12 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["resume", "nothing-here"], "nothing-here is not a run"),
         (["resume"], "RUN"),
         (["show", "nothing-here"], "nothing-here is not a run"),
+        (["list"], "'KIND'; see 'drcil list --help'"),
         (["list", "method"], "did you mean 'methods'?"),
         (["data", "check", "digit"], "did you mean 'digits'?"),
         (["data", "fetch", "cifr100"], "did you mean 'cifar100'?"),
         (["data", "fetch", "digits"], "ships with drcil"),
+        (["data", "fetch", "cifar100", "--data", "/dev/null/data"], "/dev/null/data cannot be used: Not a directory"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -123,6 +125,21 @@ def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.Capt
     assert main(["list", kind]) == 0
     table = capsys.readouterr().out
     assert all(name in table for name in names)
+
+
+@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "backbones", "heads"])
+def test_lists_fit_a_window_of_80_columns(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["list", kind, "--json"])
+    entries = json.loads(capsys.readouterr().out)
+    main(["list", kind])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
+    assert {entry["name"] for entry in entries} <= {line.split()[0] for line in lines if line.strip()}
+    if kind in ("streams", "datasets"):  # A line each; summaries of the others may take two.
+        assert len([line for line in lines if line.strip()]) == len(entries) + 2
 
 
 def test_a_method_is_listed_with_what_one_chooses_it_by(capsys: pytest.CaptureFixture[str]) -> None:

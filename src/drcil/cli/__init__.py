@@ -31,7 +31,7 @@ UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 app = typer.Typer(
     name="drcil",
     help="Class-incremental learning: image classifiers that keep learning new classes.",
-    epilog="Start with: drcil run replay digits-b0-5",
+    epilog="Start with 'drcil run mafdrc digits-b0-5', which needs no download.",
     pretty_exceptions_enable=False,
     add_completion=False,
     invoke_without_command=True,
@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _complain(str(error), MISUSED)
     except UsageError as error:
-        return _complain(error.format_message(), MISUSED)
+        where = error.ctx.command_path if error.ctx else "drcil"
+        return _complain(f"{error.format_message().rstrip('.')}; see '{where} --help'", MISUSED)
     except Interrupted as stop:
         return _complain(str(stop), STOPPED)
     except (KeyboardInterrupt, typer.Abort):

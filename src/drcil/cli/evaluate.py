@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.")],
-    stream: Annotated[str, typer.Argument(help="The stream that the model has learnt the first tasks of.")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream whose first tasks it has learnt.")],
     data: Annotated[
         Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(help="Another than the method's primary one.", show_default="the primary one")
+        str | None, typer.Option(help="Which scores to measure.", show_default="the primary one")
     ] = None,
     order_seed: Annotated[
-        int | None, typer.Option(help="Of the class order.", show_default="the run's, else 1993")
+        int | None, typer.Option(help="Seed of the class order.", show_default="the run's, else 1993")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,

@@ -10,12 +10,11 @@ import typer
 
 def import_checkpoints(
     checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT", help="The authors' .pth.tar files.")],
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="Of one checkpoint the model; of several its parent.")],
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="The model; of several, their parent.")],
 ) -> None:
     """Read the DRC authors' published CIFAR-100 checkpoints as models.
 
-    One checkpoint becomes the model directory MODEL; several become MODEL/task01, MODEL/task02, … by the task that
-    each file says it was written after. The paths are printed.
+    Of several, each becomes MODEL/taskNN, by the task it was written after.
     """
     from ..runs.checkpoint import import_all
 

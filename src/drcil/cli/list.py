@@ -12,9 +12,12 @@ from .output import console, print_json
 
 Entries = list[dict[str, Any]]
 
+_FOR_PROGRAMS = ("paper", "stages", "copies", "tasks")
+"""What only JSON has: in a table of 80 columns it would leave no room for the rest."""
+
 
 def list_known(
-    kind: Annotated[str, typer.Argument(help="methods, streams, datasets, backbones or heads.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, streams, datasets, backbones or heads.")],
     json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List methods, streams, datasets, backbones or heads."""
@@ -26,8 +29,7 @@ def list_known(
     if json:
         print_json(entries)
     else:
-        # Citations are for programs: they would leave no room for the rest.
-        console().print(entries_table(entries, hidden=("paper",)))
+        console().print(entries_table(entries, hidden=_FOR_PROGRAMS))
 
 
 def methods() -> Entries:
@@ -63,11 +65,11 @@ def datasets() -> Entries:
         {
             "name": name,
             "summary": _summary(DATASETS[name]),
-            "fetched": name in HOMES and isinstance(HOMES[name], Archive),
+            "fetchable": name in HOMES and isinstance(HOMES[name], Archive),
         }
         for name in dataset_names()
     ]
-    return [*known, {"name": f"{FOLDER}PATH", "summary": _summary(load_folder), "fetched": False}]
+    return [*known, {"name": f"{FOLDER}PATH", "summary": _summary(load_folder), "fetchable": False}]
 
 
 def backbones() -> Entries:

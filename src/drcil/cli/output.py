@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PIPE_WIDTH = 160
-"""Columns of tables that go to a file or a program, where there is no window to fit."""
+"""Columns of tables that go to a file or a program, where there is no window to fit, unless COLUMNS says so."""
 
 
 def console(stderr: bool = False) -> Console:
     """For people; on standard error when standard output is for JSON."""
     from rich.console import Console
 
-    file = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if file.isatty() else _PIPE_WIDTH)
+    fits = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, width=None if fits else _PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:

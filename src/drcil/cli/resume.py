@@ -13,7 +13,7 @@ def resume(
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.")] = False,
 ) -> None:
-    """Go on with a run where it was stopped. It ends as if it had not been."""
+    """Go on with a stopped run; it ends as if nothing had happened."""
     from ..runs.plan import plan_run
     from ..runs.run import Run
     from .training import train

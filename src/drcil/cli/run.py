@@ -22,51 +22,61 @@ _WHAT, _WHERE, _SHOWN = "What is learnt", "How it is computed", "What is kept an
 
 
 def run(
-    method: Annotated[str, typer.Argument(help="See 'drcil list methods'.")] = METHOD,
-    stream: Annotated[str, typer.Argument(help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP.")] = STREAM,
-    seed: Annotated[int | None, typer.Option(help="Of the training.", show_default="0", rich_help_panel=_WHAT)] = None,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="See 'drcil list methods'.")] = METHOD,
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP.")
+    ] = STREAM,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the training.", show_default="0", rich_help_panel=_WHAT)
+    ] = None,
     order_seed: Annotated[
-        int | None, typer.Option(help="Of the class order.", show_default="1993", rich_help_panel=_WHAT)
+        int | None, typer.Option(help="Seed of the class order.", show_default="1993", rich_help_panel=_WHAT)
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(help="Old images kept: 2000 in all, 20/class, all, none.", rich_help_panel=_WHAT),
+        typer.Option(help="Old images to keep: 2000 (in all), 20/class, all, none.", rich_help_panel=_WHAT),
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="See 'drcil list backbones'.", rich_help_panel=_WHAT)] = None,
-    head: Annotated[str | None, typer.Option(help="Of a pipeline: linear, rc, drc.", rich_help_panel=_WHAT)] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Head of a pipeline: linear, rc, drc.", rich_help_panel=_WHAT)
+    ] = None,
     remedy: Annotated[
-        str | None, typer.Option(help="Of a pipeline: la, bft, wa, joined by commas; or none.", rich_help_panel=_WHAT)
+        str | None,
+        typer.Option(help="Remedies of a pipeline: la, bft, wa, joined by commas; or none.", rich_help_panel=_WHAT),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", rich_help_panel=_WHAT)
+        Path | None,
+        typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data", rich_help_panel=_WHAT),
     ] = None,
     tasks: Annotated[int | None, typer.Option(help="Stop after so many tasks.", rich_help_panel=_WHAT)] = None,
     image_size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Other than the dataset's own.", rich_help_panel=_WHAT)
+        int | None, typer.Option(metavar="PIXELS", help="Image size, if not the dataset's own.", rich_help_panel=_WHAT)
     ] = None,
     epochs_scale: Annotated[
-        float | None, typer.Option(help="Multiplies all epochs.", show_default="1.0", rich_help_panel=_WHAT)
+        float | None, typer.Option(help="Factor of all epochs.", show_default="1.0", rich_help_panel=_WHAT)
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="Options by name: full, short, cpu.", show_default="full", rich_help_panel=_WHAT)
+        str | None, typer.Option(help="Set of options: full, short, cpu.", show_default="full", rich_help_panel=_WHAT)
     ] = None,
-    augment: Annotated[str | None, typer.Option(help="none, crop, basic, auto.", rich_help_panel=_WHAT)] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="Augmentation: none, crop, basic, auto.", rich_help_panel=_WHAT)
+    ] = None,
     validation: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Of training images, held out.", rich_help_panel=_WHAT)
+        float | None, typer.Option(metavar="SHARE", help="Share of training images to hold out.", rich_help_panel=_WHAT)
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of the method; repeatable.", rich_help_panel=_WHAT),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.", rich_help_panel=_WHAT),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
     precision: Annotated[str | None, typer.Option(help="32, 16-mixed, bf16-mixed.", rich_help_panel=_WHERE)] = None,
-    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.", rich_help_panel=_WHERE)] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU cores that it may use.", rich_help_panel=_WHERE)] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that decode images.", rich_help_panel=_WHERE)] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=_SHOWN)
     ] = None,
     eval_every: Annotated[
-        int | None, typer.Option(metavar="EPOCHS", help="Also measure so often.", rich_help_panel=_SHOWN)
+        int | None, typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=_SHOWN)
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=_SHOWN)
@@ -75,7 +85,7 @@ def run(
         bool, typer.Option("--quiet", help="Print the result, no progress.", rich_help_panel=_SHOWN)
     ] = False,
 ) -> None:
-    """Learn a stream with a method. Whatever stops it, 'drcil resume' goes on."""
+    """Learn a stream with a method, in a run directory of its own."""
     from ..methods import METHODS
     from ..runs.plan import plan_run
     from ..runs.run import Run

@@ -37,7 +37,7 @@ HOMES.register("digits")(ByHand("digits ships with drcil, there is nothing to fe
 
 @DATASETS.register("digits")
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
-    """Ten handwritten digits of 8x8 pixels, in grey; part of drcil."""
+    """Ten handwritten digits, 8x8 pixels, built in."""
     with files(__package__).joinpath("digits.npz").open("rb") as stream, np.load(stream) as stored:
         ink, labels = stored["images"], stored["labels"].astype(np.int64)
     # The file holds ink in sixteenths; a pixel of 16 is 255.
