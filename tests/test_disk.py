@@ -116,7 +116,10 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatc
     place = tmp_path / "made"
 
     def fill(text: str) -> None:
-        disk.write_directory(place, lambda directory: (directory / "a").write_text(text) and None)
+        def write(directory: Path) -> None:
+            (directory / "a").write_text(text)
+
+        disk.write_directory(place, write)
 
     fill("first")
     rename = os.replace
@@ -126,12 +129,19 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatc
             raise Halt
         rename(source, target)
 
-    for rescue in (lambda: disk.put_back(place), lambda: fill("first")):
+    def fail(directory: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    for reads in (True, False):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", die_second)
             with pytest.raises(Halt):
                 fill("second")
         assert not place.exists()
-        rescue()
+        if reads:
+            disk.put_back(place)
+        else:
+            with pytest.raises(UserError, match="No space left on device"):
+                disk.write_directory(place, fail)
         assert (place / "a").read_text() == "first"
         assert os.listdir(tmp_path) == ["made"]

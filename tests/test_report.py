@@ -108,7 +108,7 @@ def test_at_a_steady_pace_the_time_left_is_exact(work: list[list[int]], pace: fl
             left -= 10
             assert forecast.seconds_left() == pytest.approx(left / pace, rel=1e-6, abs=1e-6)
             assert forecast.images_per_second() == pytest.approx(pace, rel=1e-6)
-            forecast(EpochDone(task, "stage", epoch, 0.1, {}, 1.0, None))
+            forecast(EpochDone(task, "stage", epoch, 0.1, {}, 1.0, None, "test"))
         forecast(StageDone(task, "stage", 1.0, restored=False))
     assert forecast.seconds_left() == pytest.approx(0)
 

@@ -16,7 +16,6 @@ import tomllib
 from collections.abc import Callable
 from functools import reduce
 from importlib.metadata import version
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +40,7 @@ from ..metrics import Metrics, TaskPrediction, measure
 from ..streams import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
+from .match import require_match
 from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings
@@ -165,8 +165,8 @@ class Run:
         if done:
             state = parse_state(done[-1])
             self._require_unchanged(done[-1], state, learner)
-            _require_classes(self.directory, state.classes, stream.classes)
             fill(learner, done[-1], state)
+            require_match(learner, stream, own.order_seed)
             fill_memory(learner.memory, done[-1], state, at_hand=source)
         return learner
 
@@ -256,15 +256,6 @@ def environment() -> dict[str, Any]:
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "command": sys.argv,
     }
-
-
-def _require_classes(directory: Path, learnt: tuple[str, ...], given: tuple[str, ...]) -> None:
-    """A dataset can change without its name doing so; and a stream that is handed in can be any."""
-    for label, (name, expected) in enumerate(zip_longest(learnt, given[: len(learnt)])):
-        if name != expected:
-            raise UserError(
-                f"{directory} cannot go on: class {label} of its model is '{name}', but of the stream '{expected}'"
-            )
 
 
 def _held_out(stream: Stream, number: int) -> ImageSet | None:
