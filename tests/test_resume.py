@@ -221,9 +221,7 @@ def test_settings_cannot_change_halfway(tmp_path: Path) -> None:
             Run.open(run.directory).go()
     config.write_text(before)
     other = make_stream("digits-b0-5", order_seed=5)
-    with pytest.raises(
-        UserError, match=r"in another order than .* class 0 is '4' in the model and '[^4]' in the"
-    ):
+    with pytest.raises(UserError, match=r"in another order than .* class 0 is '4' in the model and '[^4]' in the"):
         Run.open(run.directory).go(other)
     config.write_text(before.replace("tasks = 3", "tasks = 2").replace("workers = 2", "workers = 1"))
     assert len(Run.open(run.directory).go()["curve"]) == 2
