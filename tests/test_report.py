@@ -183,6 +183,16 @@ def test_a_single_readout_is_simply_the_accuracy() -> None:
     assert title(one) == "replay on digits-b0-5, seed 0, order seed 1993, memory 30, resnet-digits"
 
 
+def test_accuracy_on_held_out_images_has_a_column() -> None:
+    single = result("replay", ("classifier",))
+    for task, accuracy in zip(single["per_task"], (88.5, 66.25), strict=True):
+        task["validation"] = accuracy
+    header, *rows = (line.split() for line in text(task_table(single)).splitlines())
+    assert header == ["task", "classes", "accuracy", "avg", "validation", "seconds"]
+    assert [row[4] for row in rows] == ["88.50", "66.25"]
+    assert ", validation 66.25, avg" in task_line(single, 2)
+
+
 def test_the_summary_has_a_row_per_readout() -> None:
     rows = [line.split() for line in text(summary_table(result())).splitlines()]
     assert ["nme", "80.00", "70.00", "12.50", "7.2"] in rows

@@ -25,14 +25,13 @@ def title(result: dict[str, Any]) -> str:
 
 def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, header: bool = True) -> Table:
     """A row per task (from 1; None: all that are finished). Widths are fixed: rows printed one by one line up."""
-    readouts = list(result["readouts"])
-    first, *others = ["accuracy"] if len(readouts) == 1 else readouts
+    first, *others = _measured(result)
     table = Table(box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("task", "classes", first, "avg", *others, "seconds"):
         table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
     for number in tasks or range(1, len(result["curve"]) + 1):
-        seen, curves, average = _until(result, number)
-        primary, *rest = (f"{curve:.2f}" for curve in curves.values())
+        seen, accuracies, average = _until(result, number)
+        primary, *rest = (f"{accuracy:.2f}" for accuracy in accuracies)
         seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
         table.add_row(str(number), str(seen), primary, f"{average:.2f}", *rest, seconds)
     return table
@@ -41,15 +40,23 @@ def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, heade
 def task_line(result: dict[str, Any], number: int) -> str:
     """A task's row where rows are not under a header."""
     seen, accuracies, average = _until(result, number)
-    names = ["accuracy"] if len(accuracies) == 1 else list(accuracies)
-    measured = ", ".join(f"{name} {accuracy:.2f}" for name, accuracy in zip(names, accuracies.values(), strict=True))
+    measured = ", ".join(f"{name} {accuracy:.2f}" for name, accuracy in zip(_measured(result), accuracies, strict=True))
     seconds = result["per_task"][number - 1]["seconds"]
     return f"task {number} done: {seen} classes, {measured}, avg {average:.2f}, {seconds:.1f} s"
 
 
-def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, float], float]:
-    """After this task: the classes seen, every readout's accuracy, and the primary one's average so far."""
-    accuracies = {name: figures["curve"][number - 1] for name, figures in result["readouts"].items()}
+def _measured(result: dict[str, Any]) -> list[str]:
+    """What is measured after every task: each readout on the test images, and the primary one on held-out images."""
+    names = list(result["readouts"]) if len(result["readouts"]) > 1 else ["accuracy"]
+    return [*names, "validation"] if any("validation" in task for task in result["per_task"]) else names
+
+
+def _until(result: dict[str, Any], number: int) -> tuple[int, list[float], float]:
+    """After this task: the classes seen, the accuracies that were measured, and the primary one's average so far."""
+    accuracies = [figures["curve"][number - 1] for figures in result["readouts"].values()]
+    held_out = result["per_task"][number - 1].get("validation")
+    if held_out is not None:
+        accuracies.append(held_out)
     return list(accumulate(result["tasks"]))[number - 1], accuracies, fmean(result["curve"][:number])
 
 
