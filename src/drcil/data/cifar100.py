@@ -101,7 +101,7 @@ def _from_folder(path: Path, archive: Path) -> bytes:
 
 def _from_archive(archive: Path) -> dict[str, bytes]:
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, "r:gz") as tar:
             members = {name: tar.extractfile(f"{FOLDER}/{name}") for name in CHECKSUMS}
             return {name: member.read() if member else b"" for name, member in members.items()}
     except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error) as error:
