@@ -95,7 +95,6 @@ def test_subsets_go_by_position_or_by_mask() -> None:
     images = chosen(SOURCES[0], [5, 6, 7, 8])
     assert shown(images.subset([2, 0, 0])) == [7, 5, 5]
     assert shown(images.subset(images.labels == 2)) == [5, 8]
-    assert shown(images.of_class(1)) == [7]
     assert images.counts(4).tolist() == [1, 1, 2, 0]
     assert shown(empty_like(images)) == []
 

@@ -174,7 +174,7 @@ def test_new_classes_are_herded_one_by_one_from_a_single_feature_pass() -> None:
     memory.update(new, 3, features)
     assert asked == [new]
     for label, rows in by_class(memory).items():
-        own = new.of_class(label)
+        own = new.subset(new.labels == label)
         assert rows == own.rows[herd(pixels_as_features(own), 15).numpy()].tolist()
 
 

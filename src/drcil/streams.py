@@ -15,7 +15,7 @@ from .data.imageset import ImageSet, Int64, empty_like
 from .errors import UserError, unknown
 from .keys import numpy_generator
 from .memory import Budget
-from .protocols import class_order, parse_stream, protocol_memory
+from .protocols import ORDER_SEED, class_order, parse_stream, protocol_memory
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def make_stream(
     *,
     data_dir: Path | None = None,
     image_size: int | None = None,
-    order_seed: int = 1993,
+    order_seed: int = ORDER_SEED,
     order: Sequence[int | str] | None = None,
     memory: str | None = None,
     validation: float = 0.0,

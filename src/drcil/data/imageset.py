@@ -168,9 +168,6 @@ class ImageSet:
             chosen = chosen.astype(np.int64)
         return ImageSet(self.source, self.rows[chosen], self.labels[chosen])
 
-    def of_class(self, label: int) -> ImageSet:
-        return self.subset(self.labels == label)
-
     def relabel(self, labels: Int64) -> ImageSet:
         return ImageSet(self.source, self.rows, labels.astype(np.int64))
 
