@@ -9,6 +9,8 @@ from ..memory import Budget
 from ..methods import METHODS, Method, Settings
 from ..stages import Schedule
 from ..streams import Stream
+from ..train import Journal, Listener
+from ..train.events import silence
 from .settings import RunSettings
 
 StageWork = tuple[int, ...]
@@ -16,9 +18,17 @@ StageWork = tuple[int, ...]
 
 
 def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
-    """The work of every task; or the error that would end the run once its directory exists.
+    """The work of every task; or the error that would end the run once its directory exists."""
+    learner = start_learner(run, stream)
+    return planned_stages(METHODS[run.method].build, learner.method.settings, stream, run.tasks)
 
-    A learner that can be started on the stream has a known method and backbone, valid settings, an augmentation that
+
+def start_learner(
+    run: RunSettings, stream: Stream, listener: Listener = silence, journal: Journal | None = None
+) -> Learner:
+    """The learner of a run, before its first task.
+
+    One that can be started on the stream has a known method and backbone, valid settings, an augmentation that
     exists, a device that is there, and a memory that will do for all classes.
     """
     learner = Learner(
@@ -26,13 +36,16 @@ def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
         backbone=run.backbone,
         memory=run.memory,
         augment=run.augment,
+        seed=run.seed,
         epochs_scale=run.epochs_scale,
         settings=run.settings,
+        listener=listener,
+        journal=journal,
         **run.engine.model_dump(),
     )
     classes = sum(stream.sizes[: run.tasks])
     learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget, classes=classes)
-    return planned_stages(METHODS[run.method].build, learner.method.settings, stream, run.tasks)
+    return learner
 
 
 def planned_stages(

@@ -35,13 +35,14 @@ from ..disk import (
     write_tensors,
 )
 from ..errors import UserError
-from ..learner import ImageShape, Learner
+from ..learner import Learner
 from ..metrics import Metrics, TaskPrediction, measure
 from ..streams import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from .match import require_match
 from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
+from .plan import start_learner
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings
 
@@ -133,7 +134,7 @@ class Run:
 
         self._log("Started", process=os.getpid())
         total = min(self.settings.tasks or len(stream), len(stream))
-        learner = self._learner(stream, total, tell)
+        learner = self._learner(stream, tell)
         for number in range(len(learner.sizes) + 1, total + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
@@ -143,31 +144,18 @@ class Run:
             after_task(report)
         return self._write_result(learner, stream)
 
-    def _learner(self, stream: Stream, tasks: int, listener: Listener) -> Learner:
+    def _learner(self, stream: Stream, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        learner = Learner(
-            own.method,
-            backbone=own.backbone,
-            memory=own.memory,
-            augment=own.augment,
-            seed=own.seed,
-            epochs_scale=own.epochs_scale,
-            settings=own.settings,
-            listener=listener,
-            journal=Journal(self.directory / "snapshot", own.engine.snapshot_seconds, own.choices()),
-            **own.engine.model_dump(),
-        )
-        source = stream.dataset.train.source
-        shape, classes = ImageShape.of(source), sum(stream.sizes[:tasks])
-        learner.start(stream.dataset.spec, shape, stream.budget, classes=classes)
+        journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, own.choices())
+        learner = start_learner(own, stream, listener, journal)
         done = self.finished_tasks()
         if done:
             state = parse_state(done[-1])
             self._require_unchanged(done[-1], state, learner)
             fill(learner, done[-1], state)
             require_match(learner, stream, own.order_seed)
-            fill_memory(learner.memory, done[-1], state, at_hand=source)
+            fill_memory(learner.memory, done[-1], state, at_hand=stream.dataset.train.source)
         return learner
 
     def _require_unchanged(self, task: Path, state: ModelState, learner: Learner) -> None:
