@@ -36,7 +36,7 @@ test-data: $(INSTALLED)
 # torch is asked for first, by its exact version, so that pip never weighs newer builds of several gigabytes.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("drcil needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	@echo "Installing drcil and its locked dependencies into $(VENV) (once, about a minute)"
+	@echo "Installing drcil and its locked dependencies into $(VENV) (once, a minute or two)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) "$$(grep '^torch==' constraints.txt)"
 	@$(PIP) -e '.[dev]'

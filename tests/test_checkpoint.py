@@ -113,6 +113,13 @@ def test_nothing_is_written_unless_all_can_be_read(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+def test_a_model_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    random_checkpoint(tmp_path / "good", 1, classes=2)
+    import_all([tmp_path / "good"], tmp_path / "m")
+    with pytest.raises(UserError, match="already there"):
+        import_all([tmp_path / "good"], tmp_path / "m")
+
+
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 

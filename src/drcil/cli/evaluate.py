@@ -28,6 +28,7 @@ def evaluate(
         int | None, typer.Option(help="Seed of the class order.", show_default="the run's, else 1993")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.", show_default="all cores")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a model on the test images of the tasks it has learnt."""
@@ -35,7 +36,9 @@ def evaluate(
 
     from ..runs.evaluate import evaluate as measure
 
-    found = measure(model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device)
+    found = measure(
+        model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device, threads=threads
+    )
     if json:
         print_json(asdict(found))
         return

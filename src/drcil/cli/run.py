@@ -86,13 +86,12 @@ def run(
     ] = False,
 ) -> None:
     """Learn a stream with a method, in a run directory of its own."""
-    from ..methods import METHODS
     from ..runs.plan import plan_run
     from ..runs.run import Run
     from ..runs.settings import make_settings
     from .training import train
 
-    METHODS[method]
+    require_pipeline(method, head, remedy)
     engine = {
         "device": device,
         "precision": precision,
@@ -121,6 +120,18 @@ def run(
     work = plan_run(chosen, loaded)
     warn_of_skipped(loaded.dataset)
     train(Run.create(chosen, out), loaded, work, json=json, quiet=quiet)
+
+
+def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
+    """A head and remedies can be chosen for the methods that are pipelines."""
+    from ..methods import METHODS
+
+    known = METHODS[method].build.Settings.model_fields
+    for option, setting, given in (("--head", "head", head), ("--remedy", "remedies", remedy)):
+        if given is not None and setting not in known:
+            raise UserError(
+                f"{option} is for the pipelines maf, mdt and mec and their combinations; '{method}' is none"
+            )
 
 
 def method_settings(head: str | None, remedy: str | None, given: list[str]) -> dict[str, Any]:

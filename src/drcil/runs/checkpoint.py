@@ -73,6 +73,8 @@ def import_all(paths: Sequence[Path], out: Path) -> list[Path]:
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UserError(f"{path} is not the only checkpoint given of {place.name}; give one of each task")
+        if place.exists():
+            raise UserError(f"{place} is already there; choose another --out, or remove it first")
     for learner, place in zip(learners, places, strict=True):
         learner.save(place)
     return places

@@ -80,7 +80,8 @@ class Run:
     def open(cls, directory: Path) -> Run:
         path = directory / CONFIG
         if not path.is_file():
-            raise UserError(f"{directory} is not a run: it has no {CONFIG}")
+            why = f"it has no {CONFIG}" if directory.exists() else "there is no such directory"
+            raise UserError(f"{directory} is not a run: {why}")
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

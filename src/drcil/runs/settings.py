@@ -13,7 +13,7 @@ from ..data.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
 from ..protocols import ORDER_SEED, parse_stream
-from ..recipes import load_profile
+from ..recipes import load_profile, merge
 from ..train import EngineSettings
 
 FORMAT = 1
@@ -66,7 +66,7 @@ def make_settings(**given: Any) -> RunSettings:
     profile = load_profile(chosen.get("profile", "full"))
     own = profile.pop(data_kind(parse_stream(chosen["stream"]).dataset), {})
     plain = {name: value for name, value in profile.items() if not isinstance(value, dict)}
-    return checked({**plain, **own, **chosen})
+    return checked(merge(merge(plain, own), chosen))
 
 
 def checked(values: dict[str, Any]) -> RunSettings:
