@@ -89,8 +89,7 @@ class Pipeline(Method):
     def groups(self, net: Net) -> list[Group]:
         """What a stage trains: everything, and a convolutional new branch at a rate of its own.
 
-        Branch and classifier are two linear maps in a row, and the features they read are large: at the classifier's
-        rate the branch outruns what it feeds.
+        At the full rate such a branch made the first task worse in the one study there is (docs/evidence.md).
         """
         branch: list[nn.Parameter] = []
         if isinstance(net.head, ResidualHead) and net.head.branch == "conv":
