@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 
 from drcil.memory import Budget
-from drcil.methods import METHODS
+from drcil.methods import METHODS, Architecture, Method
 from drcil.methods.settings import resolve_settings
 from drcil.report.plots import curves, plot_curve
 from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
@@ -61,12 +61,16 @@ def text(shown: Any) -> str:
     return console.file.getvalue()
 
 
+def a_method(name: str, given: dict[str, Any]) -> Method:
+    spec = METHODS[name]
+    return spec.build(resolve_settings(spec, "digits", given), Architecture("resnet-digits", 1))
+
+
 @pytest.mark.parametrize("memory", ["none", "30", "20/class", "all"])
 def test_planned_work_counts_the_images_that_are_there(memory: str) -> None:
     stream = make_stream("digits-b0-5", memory=memory)
-    spec = METHODS["replay"]
-    settings = resolve_settings(spec, "digits", {"first.epochs": 3, "later.epochs": 2})
-    work = [sum(stages) for stages in planned_stages(spec.build, settings, stream)]
+    method = a_method("replay", {"first.epochs": 3, "later.epochs": 2})
+    work = [sum(stages) for stages in planned_stages(method, stream)]
     assert work[0] == 3 * len(stream[0].new)
     for number in range(2, len(stream) + 1):
         before = [stream.task(earlier).new for earlier in range(1, number)]
@@ -78,9 +82,16 @@ def test_planned_work_counts_the_images_that_are_there(memory: str) -> None:
 
 def test_planned_work_knows_methods_without_memory_and_runs_that_stop_early() -> None:
     stream = make_stream("digits-b0-5", memory="all")
-    spec = METHODS["finetune"]
-    settings = resolve_settings(spec, "digits", {"first.epochs": 1, "later.epochs": 1})
-    assert planned_stages(spec.build, settings, stream, 2) == [(len(stream[0].new),), (len(stream[1].new),)]
+    method = a_method("finetune", {"first.epochs": 1, "later.epochs": 1})
+    assert planned_stages(method, stream, 2) == [(len(stream[0].new),), (len(stream[1].new),)]
+
+
+def test_planned_work_knows_stages_that_see_only_some_of_the_images() -> None:
+    stream = make_stream("digits-b0-5", memory="30")
+    method = a_method("maf+bft", {"adaptation.epochs": 2, "fusion.epochs": 3, "finetuning.epochs": 5})
+    new = len(stream[1].new)
+    # Of the 30 exemplars the two old classes have 15 each, so the balanced set has 15 of each of four classes.
+    assert planned_stages(method, stream, 2)[1] == (2 * new, 3 * (new + 30), 5 * 60)
 
 
 @given(

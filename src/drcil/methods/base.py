@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from ..data.imageset import ImageSet
+from ..data.imageset import ImageSet, Int64
 from ..heads.base import Head
 from ..nets.build import build_backbone
 from ..nets.net import Net
@@ -79,6 +80,8 @@ class Method(ABC):
     first_stages: ClassVar[tuple[str, ...]] = ("first",)
     """The schedules that the first task runs through, by settings field."""
     later_stages: ClassVar[tuple[str, ...]] = ("later",)
+    backbone_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """The variant of the backbone that the method's definition demands (``{"last_relu": False}``)."""
     head: ClassVar[str] = "linear"
     copies: ClassVar[str] = "1"
     """Networks held while training, for `drcil list methods`."""
@@ -89,6 +92,14 @@ class Method(ABC):
         self.settings = settings
         self.architecture = architecture
         self.parts: dict[str, Part] = {}
+
+    def stages(self, number: int) -> tuple[str, ...]:
+        """The schedules that a task runs through, in order."""
+        return self.first_stages if number == 1 else self.later_stages
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        """How many images a stage trains on, from the counts of each new and each old class: for the time left."""
+        return int(new.sum() + memory.sum())
 
     def needs_memory(self) -> bool:
         """Whether it cannot do without at least one exemplar of every class."""
@@ -117,7 +128,7 @@ class Method(ABC):
 
     def new_net(self, head: Callable[[int], Head]) -> Net:
         """A fresh backbone with this kind of head (made for the backbone's width)."""
-        backbone = build_backbone(self.architecture.backbone, self.architecture.channels_in)
+        backbone = build_backbone(self.architecture.backbone, self.architecture.channels_in, **self.backbone_options)
         return Net(backbone, head(backbone.channels))
 
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
@@ -161,6 +172,8 @@ class MethodSpec:
     recipe: str | Path
     """The name of one of drcil's own, or a file."""
     presets: Mapping[str, Any] = field(default_factory=dict)
+    trained_as: str | None = None
+    """Another name whose training is the same, so that its finished runs can be read as this one's."""
 
     @property
     def head(self) -> str:
@@ -183,10 +196,18 @@ def method(name: str, *, paper: str, year: int, recipe: str | Path | None = None
 
 
 def name_it(
-    name: str, build: type[Method], *, summary: str, paper: str, year: int, recipe: str | Path, **presets: Any
+    name: str,
+    build: type[Method],
+    *,
+    summary: str,
+    paper: str,
+    year: int,
+    recipe: str | Path,
+    trained_as: str | None = None,
+    **presets: Any,
 ) -> None:
     """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
-    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets))
+    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, trained_as))
 
 
 def _first_line(cls: type) -> str:

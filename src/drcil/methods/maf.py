@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
+from ..data.imageset import Int64
 from ..heads.base import grown_linear
 from ..heads.residual import ResidualHead
 from ..nets.net import Net
@@ -62,6 +63,9 @@ class Maf(Pipeline):
     settings: MafSettings
     later_stages = ("adaptation", "fusion")
     copies = "3"
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        return int(new.sum()) if stage == "adaptation" else super().stage_images(stage, new, memory)
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

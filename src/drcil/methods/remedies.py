@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data.imageset import ImageSet
+from ..data.imageset import ImageSet, Int64
 from ..heads.base import new_linear
 from ..memory import first_of_each_class, herd
 from ..nets.net import Net
@@ -32,13 +32,24 @@ def align_weights(classifier: nn.Linear, old: int) -> None:
     classifier.weight[old:] *= norms[:old].mean() / norms[old:].mean()
 
 
+def balanced_quota(new: Int64, memory: Int64) -> int:
+    """What a balanced set has of each class, from the counts of each new and each old one."""
+    return int(min(memory.max(), new.min()))
+
+
+def balanced_images(new: Int64, memory: Int64) -> int:
+    """How many images a balanced set has, from the same counts."""
+    quota = balanced_quota(new, memory)
+    return int(np.minimum(memory, quota).sum()) + quota * len(new)
+
+
 def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
     """Equally many images of every class: the memory, and of each new class what herding would keep of so many.
 
     How many is what the memory has of its largest class; classes that have fewer give all they have, and no class
     gives more than the smallest new one has.
     """
-    quota = min(task.memory.counts(task.old).max(), task.new.counts(task.total)[task.old :].min())
+    quota = balanced_quota(task.new.counts(task.total)[task.old :], task.memory.counts(task.old))
     features = engine.features(net, task.new)
     chosen = []
     for label in range(task.old, task.total):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 from .. import heads, nets
+from ..errors import UserError
 from ..heads.base import HEADS, Head
 from .features import BACKBONES, Backbone
 from .net import Net
@@ -16,9 +18,15 @@ from .net import Net
 __all__ = ["BACKBONES", "HEADS", "build_backbone", "build_described_head", "build_head", "build_net"]
 
 
-def build_backbone(name: str, channels_in: int) -> Backbone:
-    """A fresh backbone for images of so many channels."""
-    return BACKBONES[name](channels_in)
+def build_backbone(name: str, channels_in: int, **options: Any) -> Backbone:
+    """A fresh backbone for images of so many channels, in the variant that the options ask for."""
+    factory = BACKBONES[name]
+    try:
+        inspect.signature(factory).bind(channels_in, **options)
+    except TypeError:
+        asked = ", ".join(f"{option}={value}" for option, value in options.items())
+        raise UserError(f"backbone '{name}' has no variant with {asked}, which the method needs") from None
+    return factory(channels_in, **options)
 
 
 def build_head(name: str, channels: int, **options: Any) -> Head:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..learner import ImageShape, Learner
 from ..memory import Budget
-from ..methods import METHODS, Method, Settings
+from ..methods import Method, Settings
 from ..stages import Schedule
 from ..streams import Stream
 from ..train import Journal, Listener
@@ -20,7 +20,7 @@ StageWork = tuple[int, ...]
 def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
     """The work of every task; or the error that would end the run once its directory exists."""
     learner = start_learner(run, stream)
-    return planned_stages(METHODS[run.method].build, learner.method.settings, stream, run.tasks)
+    return planned_stages(learner.method, stream, run.tasks)
 
 
 def start_learner(
@@ -48,25 +48,19 @@ def start_learner(
     return learner
 
 
-def planned_stages(
-    build: type[Method], settings: Settings, stream: Stream, tasks: int | None = None
-) -> list[StageWork]:
-    """Of every stage of the first ``tasks`` (None: all): its epochs times the images it has.
-
-    These are the new images and the memory at the task's start.
-    A plan, not a promise: a stage that trains on part of these images is counted as if it saw all of them.
-    """
-    budget = Budget.parse(build.memory) if build.memory else stream.budget
+def planned_stages(method: Method, stream: Stream, tasks: int | None = None) -> list[StageWork]:
+    """Of every stage of the first ``tasks`` (None: all): its epochs times the images it has."""
+    budget = Budget.parse(method.memory) if method.memory else stream.budget
     work: list[StageWork] = []
     per_class = np.zeros(0, dtype=np.int64)
     for number in range(1, min(tasks or len(stream), len(stream)) + 1):
         task = stream.task(number)
         quota = budget.quota(len(per_class)) if len(per_class) else 0
         kept = per_class if quota is None else np.minimum(per_class, quota)
-        images = len(task.new) + int(kept.sum())
-        names = build.first_stages if number == 1 else build.later_stages
-        work.append(tuple(images * _epochs(settings, name) for name in names))
-        per_class = np.concatenate([per_class, task.new.counts(task.total)[len(per_class) :]])
+        new = task.new.counts(task.total)[task.old :]
+        stages = method.stages(number)
+        work.append(tuple(method.stage_images(name, new, kept) * _epochs(method.settings, name) for name in stages))
+        per_class = np.concatenate([per_class, new])
     return work
 
 
