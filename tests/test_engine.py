@@ -38,7 +38,7 @@ from drcil.stages import (
     Term,
     shuffle,
 )
-from drcil.train import Engine, EngineSettings, Journal, Look
+from drcil.train import Engine, EngineSettings, Journal, Look, loader
 from drcil.train.engine import make_repeatable
 from drcil.train.events import EpochDone, Event, StepDone
 from drcil.train.tally import Tally
@@ -180,8 +180,12 @@ class TestTraining:
         assert losses[True] == pytest.approx(losses[False], abs=1e-4)
         assert losses[True][-1] < losses[True][0]
 
-    def test_images_are_augmented_by_the_key_of_their_step(self) -> None:
+    @pytest.mark.parametrize("together", [1, 3])
+    def test_images_are_augmented_several_steps_together_by_the_key_of_the_first(
+        self, together: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """What the net saw, against image-by-image padding and cutting."""
+        monkeypatch.setattr(loader, "TOGETHER", together * 32 * 8 * 8)
         net = make_net()
         seen: list[Tensor] = []
         net.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].clone()))
@@ -192,16 +196,18 @@ class TestTraining:
             return cross_entropy(output, teachers, batch)
 
         fit(make_engine("crop"), make_stage(net, objective=objective))
-        for index, (images, rows) in enumerate(zip(seen, batches, strict=True)):
-            epoch, step = divmod(index, 4)
-            draws = generator(3, "task", 1, 0, "test", "epoch", epoch, step, "augment")
-            top, left = torch.randint(3, (2, len(rows)), generator=draws)
-            for place, row in enumerate(rows.tolist()):
-                padded = torch.zeros(10, 10, dtype=torch.uint8)
-                padded[1:9, 1:9] = FEW.source.read(np.array([row]))[0, 0]
-                cut = padded[top[place] : top[place] + 8, left[place] : left[place] + 8]
-                expected = (cut.double() / 255 - digits.SPEC.mean[0]) / digits.SPEC.std[0]
-                assert torch.allclose(images[place, 0].double(), expected, atol=1e-6)
+        assert [len(images) for images in seen] == [len(rows) for rows in batches] == [32, 32, 32, 4] * 2
+        for epoch in range(2):
+            for first in range(0, 4, together):
+                steps = slice(4 * epoch + first, 4 * epoch + min(4, first + together))
+                rows, images = torch.cat(batches[steps]).numpy(), torch.cat(seen[steps])
+                draws = generator(3, "task", 1, 0, "test", "epoch", epoch, first, "augment")
+                top, left = torch.randint(3, (2, len(rows)), generator=draws)
+                for place, pixels in enumerate(FEW.source.read(rows)):
+                    padded = F.pad(pixels[0], (1, 1, 1, 1))
+                    cut = padded[top[place] : top[place] + 8, left[place] : left[place] + 8]
+                    expected = (cut.double() / 255 - digits.SPEC.mean[0]) / digits.SPEC.std[0]
+                    assert torch.allclose(images[place, 0].double(), expected, atol=1e-6)
 
     def test_every_image_is_seen_once_an_epoch_and_orders_differ(self) -> None:
         batches: list[Tensor] = []
@@ -307,7 +313,13 @@ def stopped_and_resumed(
     make(Journal(directory, 0), lambda event: None)
 
 
-def test_dropout_is_keyed_by_step_so_that_a_stage_resumes_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [1, 2, 3, 100])
+def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with dropout, which is keyed by the step."""
+    monkeypatch.setattr(loader, "TOGETHER", together * 32 * 8 * 8)
+
     class Dropping(nn.Module):
         def __init__(self) -> None:
             super().__init__()

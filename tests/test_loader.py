@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from drcil.data.imageset import ArraySource, ChainSource, ImageSet, Int64, Source
-from drcil.train.loader import batches, cut, view
+from drcil.errors import UserError
+from drcil.train.loader import Reader, batches_together, cut, view
 
 SIZE = 16
 
@@ -65,7 +68,42 @@ def test_a_crop_does_not_depend_on_who_reads_and_leaves_the_source_as_it_was() -
     before = NOISE.clone()
     images = ImageSet(MIXED, np.arange(10), np.zeros(10, dtype=np.int64))
     pieces = cut(np.array([9, 1, 6, 4, 5, 0, 8]), 3)
-    alone, helped = (list(batches(images, pieces, 3, workers)) for workers in (0, 2))
+    alone, helped = (list(Reader(images, workers).read(pieces, 3)) for workers in (0, 2))
     assert [len(batch) for batch in alone] == [3, 3, 1]
     assert all(torch.equal(one, other) for one, other in zip(alone, helped, strict=True))
     assert torch.equal(NOISE, before)
+
+
+class Tellers(Files):
+    """Images whose pixels tell which process read them, in two bytes."""
+
+    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+        if 4 in rows:
+            raise UserError("image 4 cannot be read")
+        process = torch.tensor((*divmod(os.getpid() % 2**16, 256), 0), dtype=torch.uint8)
+        return process.view(1, 3, 1, 1).expand(len(rows), 3, SIZE, SIZE).clone()
+
+
+def test_workers_stay_from_epoch_to_epoch_and_errors_come_through() -> None:
+    reader = Reader(ImageSet(Tellers(), np.arange(5), np.zeros(5, dtype=np.int64)), workers=2)
+
+    def processes(pieces: list[Int64]) -> set[tuple[int, int]]:
+        return {(int(batch[0, 0, 0, 0]), int(batch[0, 1, 0, 0])) for batch in reader.read(pieces)}
+
+    one = processes(cut(np.arange(1), 1))
+    assert len(one) == 1
+    first, second = processes(cut(np.arange(4), 1)), processes(cut(np.arange(4), 1))
+    assert len(first) == 2 and first == second
+    assert divmod(os.getpid() % 2**16, 256) not in first
+    with pytest.raises(UserError, match=r"^image 4 cannot be read$"):
+        processes(cut(np.array([0, 4, 1, 2, 3]), 1))
+    assert processes(cut(np.arange(4), 1)) == first, "an epoch that was left early does not disturb the next"
+    assert list(reader.read([])) == []
+
+
+@given(st.integers(1, 4000), st.sampled_from([1, 3]), st.sampled_from([8, 16, 32, 64, 224]))
+def test_batches_are_read_together_up_to_a_bound(size: int, channels: int, pixels: int) -> None:
+    source = ArraySource(torch.empty(0, channels, pixels, pixels, dtype=torch.uint8))
+    together = batches_together(source, size)
+    assert together == 1 or together * size * channels * pixels**2 <= 3 * 2**20
+    assert (together + 1) * size * channels * pixels**2 > 3 * 2**20

@@ -19,13 +19,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ..data.augment import Augment, normalise
-from ..data.imageset import ImageSet, Int64
+from ..data.imageset import ImageSet
 from ..errors import UserError
 from ..keys import randomness
 from ..stages import Output, Readout, Stage
 from .events import Listener, StageDone, silence
 from .inference import Ranking, rank, still
-from .loader import batches, cut
+from .loader import Reader, cut
 from .optimizers import trained_parameters
 from .snapshot import Journal, Place, below, digest_of, prefixed, restore_module
 from .training import Training
@@ -135,14 +135,14 @@ class Engine:
         everything = np.arange(len(images), dtype=np.int64)
         parts: list[list[Tensor]] = []
         with torch.inference_mode():
-            for pixels in self.read(self.near(images), cut(everything, self.settings.inference_batch)):
+            for pixels in self.reader(images).read(cut(everything, self.settings.inference_batch)):
                 output = self.answer(frozen, self.prepare(pixels, None))
                 parts.append([tensor.cpu() for tensor in read(output)])
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def read(self, images: ImageSet, pieces: Sequence[Int64], key: int | None = None) -> Iterator[Tensor]:
-        """A batch of uint8 images for each piece of positions; with a key, their training views."""
-        return batches(images, pieces, key, self.settings.workers, pinned=self.device.type == "cuda")
+    def reader(self, images: ImageSet) -> Reader:
+        """Reads these images batch by batch, from where it is fastest to."""
+        return Reader(self.near(images), self.settings.workers, pinned=self.device.type == "cuda")
 
     def prepare(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
         """What a net sees of uint8 images: augmented, if there is a generator to draw from, and normalised."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from ..data.augment.pipeline import random_resized_crop
 from ..data.imageset import ChainSource, ImageSet, Int64, Source
 from ..errors import UserError
 from ..keys import generator
+
+TOGETHER = 3 << 20
+"""Bytes of images to read and augment at once, where one batch has less: a thousand images of CIFAR."""
 
 
 def view(source: Source, rows: Int64, key: int | None) -> Tensor:
@@ -32,23 +36,6 @@ def view(source: Source, rows: Int64, key: int | None) -> Tensor:
     return images
 
 
-class _Reads(Dataset[Tensor | UserError]):
-    """Item i is the i-th batch; what it holds depends on its rows and the key alone, not on who reads it."""
-
-    def __init__(self, source: Source, rows: Sequence[Int64], key: int | None) -> None:
-        self.source, self.rows, self.key = source, rows, key
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Tensor | UserError:
-        try:
-            return view(self.source, self.rows[index], self.key)
-        except UserError as error:
-            # Handed over rather than raised: the loader would wrap it in the traceback of the worker.
-            return error
-
-
 def cut(positions: Int64, size: int, join_single: bool = False) -> list[Int64]:
     """The positions of each batch. The last may be smaller; ``join_single``: one of one image joins that before it."""
     starts = list(range(0, len(positions), size))
@@ -57,28 +44,73 @@ def cut(positions: Int64, size: int, join_single: bool = False) -> list[Int64]:
     return np.split(positions, starts[1:]) if starts else []
 
 
-def batches(
-    images: ImageSet, pieces: Sequence[Int64], key: int | None, workers: int, pinned: bool = False
-) -> Iterator[Tensor]:
-    """The images at the positions of each piece, as uint8; with a key, their training views.
+def batches_together(source: Source, batch_size: int) -> int:
+    """How many batches are read and augmented at once: more than one where images are small.
 
-    ``pinned``: decode into memory from which a GPU can fetch by itself.
+    Augmentation is many kernels, which on a batch of small images are over before they have paid for their start.
     """
-    rows = [images.rows[piece] for piece in pieces]
-    workers = 0 if images.source.in_memory else min(workers, len(rows))
-    if workers == 0:
-        yield from (view(images.source, some, key) for some in rows)
-        return
-    loader = DataLoader(
-        _Reads(images.source, rows, key),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=4,
-        pin_memory=pinned,
-        # Its own generator: otherwise the loader draws a seed from torch's global one.
-        generator=torch.Generator(),
-    )
-    for read in loader:
-        if isinstance(read, UserError):
-            raise read
-        yield read
+    return max(1, TOGETHER // (batch_size * source.channels * source.size**2))
+
+
+class Reader:
+    """Reads from one image set, piece by piece, as often as asked.
+
+    Images on disk are decoded by worker processes, which stay until the reader goes: starting them takes as long as
+    decoding some hundred small images.
+    """
+
+    def __init__(self, images: ImageSet, workers: int, pinned: bool = False) -> None:
+        """``pinned``: decode into memory from which a GPU can fetch by itself."""
+        self.images = images
+        self._workers = 0 if images.source.in_memory else workers
+        self._pinned = pinned
+        self._wanted: list[_Wanted] = []
+        self._loader: DataLoader[Tensor | UserError] | None = None
+
+    def read(self, pieces: Sequence[Int64], key: int | None = None) -> Iterator[Tensor]:
+        """The images at the positions of each piece, as uint8; with a key, their training views."""
+        self._wanted[:] = [_Wanted(self.images.rows[piece], key) for piece in pieces]
+        if self._workers == 0 or not self._wanted:
+            yield from (view(self.images.source, *wanted) for wanted in self._wanted)
+            return
+        workers = min(self._workers, len(pieces))
+        if self._loader is None or self._loader.num_workers < workers:
+            self._loader = self._started(workers)
+        for read in self._loader:
+            if isinstance(read, UserError):
+                raise read
+            yield read
+
+    def _started(self, workers: int) -> DataLoader[Tensor | UserError]:
+        return DataLoader(
+            _Views(self.images.source),
+            batch_size=None,
+            sampler=self._wanted,
+            num_workers=workers,
+            persistent_workers=True,
+            prefetch_factor=4,
+            pin_memory=self._pinned,
+            # Its own generator: otherwise the loader draws a seed from torch's global one.
+            generator=torch.Generator(),
+        )
+
+
+class _Wanted(NamedTuple):
+    """What to read: some rows of a source, with the key of their training views, if it is these."""
+
+    rows: Int64
+    key: int | None
+
+
+class _Views(Dataset[Tensor | UserError]):
+    """Item ``wanted`` is what was asked for; it depends on that alone, not on who reads it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getitem__(self, wanted: _Wanted) -> Tensor | UserError:
+        try:
+            return view(self.source, *wanted)
+        except UserError as error:
+            # Handed over rather than raised: the loader would wrap it in the traceback of the worker.
+            return error

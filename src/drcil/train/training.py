@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..data.imageset import Int64
 from ..errors import UserError
-from ..keys import derive, generator, seed_torch
+from ..keys import Part, derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
-from .loader import cut
+from .loader import batches_together, cut
 from .optimizers import make_optimizer, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
 from .tally import Tally
@@ -38,7 +41,7 @@ class Training:
         self._go_on()
         self.module, self.stepper = engine.fabric.setup(stage.net, self.optimizer)
         self.teachers = {name: engine.still(teacher) for name, teacher in stage.teachers.items()}
-        self.images = engine.near(stage.data)
+        self.reader = engine.reader(stage.data)
         self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
         self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
 
@@ -63,23 +66,37 @@ class Training:
 
     def _run_epoch(self, rate: float) -> None:
         """The steps of the epoch that are left."""
-        stage, place, size = self.stage, self.place, self.stage.schedule.batch_size
+        stage, place = self.stage, self.place
         path = (self.engine.seed, "task", place.task, place.position, stage.name, "epoch", self.epoch)
-        positions = stage.sampler(stage.data.labels, derive(*path, "order"))
-        pieces = cut(positions, size, join_single=self._too_small(positions, size))
-        order = torch.from_numpy(positions).to(self.engine.device)
-        view = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
-        done = sum(map(len, pieces[: self.step]))
-        for pixels in self.engine.read(self.images, pieces[self.step :], view):
+        for images, where in self._batches_left(path):
             seed_torch(*path, self.step, "net")
-            draws = generator(*path, self.step, "augment") if stage.augment else None
-            moment = Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
-            self._take_step(self.engine.prepare(pixels, draws), order[done : done + len(pixels)], moment)
-            done, self.step = done + len(pixels), self.step + 1
+            self._take_step(images, where, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks")))
+            self.step += 1
             losses = self.tally.peek()
-            self.engine.listener(StepDone(place.task, stage.name, self.epoch, len(pixels), losses))
+            self.engine.listener(StepDone(place.task, stage.name, self.epoch, len(images), losses))
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
+
+    def _batches_left(self, path: tuple[Part, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each step that is left: what the net sees, and where in the stage's data it is from.
+
+        Steps are read and augmented several together. What they draw is keyed by where the first of them stands, so
+        that a stage which goes on in their midst prepares them all again and leaves out those it has taken.
+        """
+        stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
+        positions = stage.sampler(stage.data.labels, derive(*path, "order"))
+        pieces = cut(positions, size, join_single=self._too_small(positions, size))
+        together = batches_together(stage.data.source, size)
+        starts = range(begun - begun % together, len(pieces), together)
+        key = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
+        chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
+        for start, chunk, pixels in zip(starts, chunks, self.reader.read(chunks, key), strict=True):
+            draws = generator(*path, start, "augment") if stage.augment else None
+            sizes = [len(piece) for piece in pieces[start : start + together]]
+            where = torch.from_numpy(chunk).to(self.engine.device)
+            images = self.engine.prepare(pixels, draws)
+            batches = zip(torch.split(images, sizes), torch.split(where, sizes), strict=True)
+            yield from islice(batches, max(0, begun - start), None)
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
