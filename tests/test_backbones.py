@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch.nn import functional
 from drcil.errors import UserError
 from drcil.keys import randomness
 from drcil.nets.build import BACKBONES, build_backbone
-from drcil.nets.resnet import Block, PaddedShortcut, ResNet
+from drcil.nets.resnet import Block, PaddedShortcut, ResNet, Shortcut
 
 PARAMETERS = {
     "resnet20": 269_072,
@@ -72,6 +73,44 @@ def test_a_description_survives_json_and_builds_the_same_architecture(name: str)
     assert (BACKBONES[name].__doc__ or "").strip(), "`drcil list` prints the factory's docstring"
 
 
+@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("last_relu", [True, False])
+@pytest.mark.parametrize("shortcut", ["padded", "projected"])
+def test_variants_are_described_and_only_the_last_map_may_lose_its_relu(
+    name: str, shortcut: str, last_relu: bool
+) -> None:
+    with randomness("test", name):
+        backbone = build_backbone(name, 1, shortcut=shortcut, last_relu=last_relu)
+    again = build_backbone(**json.loads(json.dumps(backbone.describe())))
+    again.load_state_dict(backbone.state_dict(), strict=True)
+    images = torch.rand(4, 1, image_size(name), image_size(name))
+    with torch.no_grad():
+        *earlier, last = backbone(images).stages
+        assert torch.equal(again(images).map, last)
+    assert all(bool((stage >= 0).all()) for stage in earlier)
+    assert bool((last < 0).any()) is not last_relu
+
+
+def test_projections_add_what_they_weigh() -> None:
+    """1×1 convolutions 16 → 32 and 32 → 64, each with a normalisation: 512 + 64 and 2048 + 128."""
+    backbone = build_backbone("resnet32", 3, shortcut="projected")
+    assert count(backbone) == 466_256 == PARAMETERS["resnet32"] + 512 + 64 + 2048 + 128
+    padded = build_backbone("resnet18", 3, shortcut="padded")
+    assert count(padded) == PARAMETERS["resnet18"] - 172_032 - 1_792
+
+
+def test_a_model_saved_before_there_were_variants_is_of_the_usual_one() -> None:
+    usual = {"resnet32": ("padded", True), "resnet18": ("projected", True)}
+    for name, (shortcut, last_relu) in usual.items():
+        described = build_backbone(**{"name": name, "channels_in": 3}).describe()
+        assert (described["shortcut"], described["last_relu"]) == (shortcut, last_relu)
+
+
+def test_a_misspelt_shortcut_is_told() -> None:
+    with pytest.raises(UserError, match="unknown shortcut 'project'; did you mean 'projected'"):
+        build_backbone("resnet20", 3, shortcut="project")
+
+
 def test_a_misspelt_backbone_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(UserError, match="did you mean 'resnet32'"):
         build_backbone("resnet-32", 3)
@@ -98,11 +137,16 @@ def test_padded_shortcut_keeps_every_second_position_and_pads_zeros_behind() -> 
     assert bool((carried[:, 3:] == 0).all())
 
 
+@pytest.mark.parametrize("shortcut", get_args(Shortcut))
+@pytest.mark.parametrize("ends_in_relu", [True, False])
 @pytest.mark.parametrize(("channels", "stride"), [(4, 1), (8, 2)])
-def test_block_gradients_agree_with_finite_differences(channels: int, stride: int) -> None:
+def test_block_gradients_agree_with_finite_differences(
+    channels: int, stride: int, shortcut: Shortcut, ends_in_relu: bool
+) -> None:
     """The in-place additions and ReLUs must not disturb what the backward pass needs."""
     with randomness("test", "block", channels):
-        block = Block(4, channels, stride, "padded").double()
+        block = Block(4, channels, stride, shortcut).double()
+        block.ends_in_relu = ends_in_relu
         images = torch.randn(2, 4, 4, 4, dtype=torch.float64, requires_grad=True)
 
     def smooth(tensor: Tensor) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..errors import unknown
 from .features import BACKBONES, Backbone, Features
 
 Shortcut = Literal["padded", "projected"]
@@ -41,7 +42,7 @@ class PaddedShortcut(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions around which the input is carried: relu(f(x) + x).
+    """Two 3×3 convolutions around which the input is carried: relu(f(x) + x), or f(x) + x.
 
     Where the size changes, x takes a shortcut to the new one: ``padded`` (type A) or ``projected`` by a strided
     1×1 convolution (type B).
@@ -49,6 +50,7 @@ class Block(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
+        self.ends_in_relu = True
         self.first = NormConv(channels_in, channels, 3, stride)
         self.second = NormConv(channels, channels, 3)
         self.shortcut: nn.Module
@@ -61,11 +63,16 @@ class Block(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         out = self.second(functional.relu(self.first(images), inplace=True))
-        return functional.relu(out.add_(self.shortcut(images)), inplace=True)
+        out = out.add_(self.shortcut(images))
+        return functional.relu(out, inplace=True) if self.ends_in_relu else out
 
 
 class ResNet(Backbone):
-    """Stem, then stages of blocks; every stage after the first halves the map. A ReLU ends every block."""
+    """Stem, then stages of blocks; every stage after the first halves the map.
+
+    A ReLU ends every block; without ``last_relu``, every block but the very last, so that features have both signs
+    and cosines span all angles.
+    """
 
     def __init__(
         self,
@@ -75,10 +82,14 @@ class ResNet(Backbone):
         widths: Sequence[int],
         blocks: Sequence[int],
         shortcut: Shortcut,
+        last_relu: bool,
         stem: Literal["small", "large"],
     ) -> None:
         super().__init__()
+        if shortcut not in get_args(Shortcut):
+            raise unknown("shortcut", shortcut, get_args(Shortcut))
         self.name, self.channels_in, self.channels = name, channels_in, widths[-1]
+        self.shortcut, self.last_relu = shortcut, last_relu
         large = stem == "large"
         self.stem = NormConv(channels_in, widths[0], 7, 2) if large else NormConv(channels_in, widths[0], 3)
         self.stem_pool = nn.MaxPool2d(3, 2, padding=1) if large else nn.Identity()
@@ -89,6 +100,7 @@ class ResNet(Backbone):
             stage += [Block(width, width, 1, shortcut) for _ in range(count - 1)]
             self.stages.append(nn.Sequential(*stage))
             incoming = width
+        stage[-1].ends_in_relu = last_relu
 
     def forward(self, images: Tensor) -> Features:
         maps = [self.stem_pool(functional.relu(self.stem(images), inplace=True))]
@@ -97,7 +109,12 @@ class ResNet(Backbone):
         return Features(stages=tuple(maps[1:]), map=maps[-1], pooled=maps[-1].mean(dim=(2, 3)))
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "channels_in": self.channels_in}
+        return {
+            "name": self.name,
+            "channels_in": self.channels_in,
+            "shortcut": self.shortcut,
+            "last_relu": self.last_relu,
+        }
 
     def normalised_convolutions(self) -> list[tuple[str, str]]:
         return [
@@ -108,13 +125,14 @@ class ResNet(Backbone):
 
 
 @BACKBONES.register("resnet18")
-def resnet18(channels_in: int) -> ResNet:
+def resnet18(channels_in: int, *, shortcut: Shortcut = "projected", last_relu: bool = True) -> ResNet:
     """ResNet-18 for ImageNet-sized images: 512 channels, 11.2 M parameters."""
     return ResNet(
         "resnet18",
         channels_in,
         widths=(64, 128, 256, 512),
         blocks=(2, 2, 2, 2),
-        shortcut="projected",
+        shortcut=shortcut,
+        last_relu=last_relu,
         stem="large",
     )
