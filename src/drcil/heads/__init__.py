@@ -8,8 +8,9 @@ head(features).fused             # (N, 20)
 """
 
 from .base import Head, Logits
+from .cosine import CosineHead
 from .dynamic import DynamicResidualHead
 from .linear import LinearHead
 from .residual import ResidualHead
 
-__all__ = ["DynamicResidualHead", "Head", "LinearHead", "Logits", "ResidualHead"]
+__all__ = ["CosineHead", "DynamicResidualHead", "Head", "LinearHead", "Logits", "ResidualHead"]

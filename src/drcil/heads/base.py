@@ -74,6 +74,12 @@ class Head(nn.Module, ABC):
 HEADS: Registry[Callable[..., Head]] = Registry("head")
 
 
+def require_classes(new_classes: int) -> None:
+    """A task that brings no class cannot be opened."""
+    if new_classes < 1:
+        raise UserError(f"a task needs at least one new class, but {new_classes} were given")
+
+
 def pool(features: Tensor) -> Tensor:
     """Global average over the positions of a map; vectors pass through."""
     return features.mean(dim=(2, 3)) if features.ndim == 4 else features
@@ -97,8 +103,7 @@ def new_linear(channels: int, classes: int) -> nn.Linear:
 
 def grown_linear(old: nn.Linear, channels: int, new_classes: int) -> nn.Linear:
     """A layer with fresh rows behind the old ones, which are copied bit for bit (on the old layer's device)."""
-    if new_classes < 1:
-        raise UserError(f"a task needs at least one new class, but {new_classes} were given")
+    require_classes(new_classes)
     fresh = new_linear(channels, new_classes).to(old.weight.device, old.weight.dtype)
     with torch.no_grad():
         return linear_of(torch.cat([old.weight, fresh.weight]), torch.cat([old.bias, fresh.bias]))

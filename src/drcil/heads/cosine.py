@@ -1,0 +1,82 @@
+"""The cosine classifier: a class is one direction in feature space, or several; lengths play no part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import UserError
+from .base import HEADS, Head, Logits, pool, require_classes
+
+
+@HEADS.register("cosine")
+class CosineHead(Head):
+    """Cosines to learnt directions, times a learnt scale.
+
+    Class c has P rows w_cp (``proxies``). With a_cp = cos(f, w_cp), its cosine is a_c = Σ_p softmax_p(a_cp) · a_cp
+    and its logit η a_c, where η is one number for all classes. P = 1 is LUCIR's classifier (a_c = cos(f, w_c)), P = 10
+    PODNet's local similarity classifier.
+
+    The rows of earlier tasks and those of the newest one are two parameters, so that a stage can train the new rows
+    and leave the old ones alone. The cosines (``extras["cosines"]``) and the scale (``extras["scale"]``) are given
+    beside the logits, for losses that have a margin.
+    """
+
+    def __init__(self, channels: int, proxies: int = 1) -> None:
+        super().__init__(channels)
+        if proxies < 1:
+            raise UserError(f"a class needs at least one proxy, but {proxies} were given")
+        self.proxies = proxies
+        self.old_rows = nn.Parameter(torch.empty(0, proxies, channels))
+        self.new_rows = nn.Parameter(torch.empty(0, proxies, channels))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def grow(self, new_classes: int) -> None:
+        """New rows become old ones, bit for bit, and fresh ones are drawn, uniform in ±1/sqrt(channels)."""
+        require_classes(new_classes)
+        bound = 1 / math.sqrt(self.channels)
+        fresh = torch.empty(new_classes, self.proxies, self.channels).uniform_(-bound, bound)
+        self.old_rows = nn.Parameter(self.rows().detach())
+        self.new_rows = nn.Parameter(fresh.to(self.old_rows))
+        self.tasks.append(new_classes)
+
+    def rows(self) -> Tensor:
+        """The directions of all classes, (classes, proxies, channels)."""
+        return torch.cat([self.old_rows, self.new_rows])
+
+    def forward(self, features: Tensor) -> Logits:
+        cosines = class_cosines(pool(features), functional.normalize(self.rows(), dim=2))
+        return Logits(self.scale * cosines, extras={"cosines": cosines, "scale": self.scale})
+
+    def fold(self) -> FoldedCosine:
+        rows = self.rows().detach()
+        directions = functional.normalize(rows.to("cpu", torch.float64), dim=2).to(rows.device, rows.dtype)
+        return FoldedCosine(directions, self.scale.detach().clone())
+
+    def options(self) -> dict[str, Any]:
+        return {"proxies": self.proxies}
+
+
+class FoldedCosine(nn.Module):
+    """What ``CosineHead.fold`` gives: its rows have unit length already."""
+
+    def __init__(self, directions: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.directions = nn.Buffer(directions)
+        self.scale = nn.Buffer(scale)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * class_cosines(pool(features), self.directions)
+
+
+def class_cosines(features: Tensor, directions: Tensor) -> Tensor:
+    """a_c = Σ_p softmax_p(a_cp) · a_cp of every sample and class, for directions (classes, proxies, channels)."""
+    cosines = functional.linear(functional.normalize(features, dim=1), directions.flatten(0, 1))
+    if directions.shape[1] == 1:
+        return cosines
+    cosines = cosines.view(-1, *directions.shape[:2])
+    return (cosines.softmax(dim=2) * cosines).sum(dim=2)
