@@ -125,3 +125,105 @@ def _profile(maps: Tensor) -> Tensor:
 def pod_flat(features: Tensor, old_features: Tensor) -> Tensor:
     """POD-flat: 1/n Σ_i ( 1 - cos(f_i, f_i^old) ) over pooled features."""
     return (1 - F.cosine_similarity(features, old_features.detach(), dim=1)).mean()
+
+
+def margin_ranking(
+    cosines: Tensor, labels: Tensor, old_classes: int, *, margin: float, hardest: int, weight: float = 1.0
+) -> Term:
+    """L_mr: a sample of an old class must be nearer to its own class than to any new one, by a margin m.
+
+    1/(n_O k) Σ_{i: y_i<K} Σ_{c among the k new classes of highest cosine} max(0, m - cos_{i,y_i} + cos_{i,c}), with
+    k = ``hardest``, or all new classes where there are fewer. Without an old sample it is zero.
+    """
+    is_old = labels < old_classes
+    own = cosines.gather(1, labels[:, None])
+    new = cosines[:, old_classes:]
+    rivals = new.topk(min(hardest, new.shape[1]), dim=1).values
+    excess = F.relu(margin - own + rivals).mean(dim=1)
+    count = is_old.sum()
+    return Term((excess * is_old).sum() / count.clamp(min=1), weight, count)
+
+
+def nca(
+    cosines: Tensor, scale: Tensor, labels: Tensor, *, margin: float, form: Literal["published", "program"]
+) -> Tensor:
+    """L_NCA over cosines a and their scale η, the mean over samples.
+
+    - ``"published"``: [ -log( exp(η (a_y - δ)) / Σ_{c≠y} exp(η a_c) ) ]₊ with the margin δ on the sample's own class;
+    - ``"program"``: -s_y + log( 1 + Σ_{c≠y} exp(s_c) ), s_c = η a_c - max_k η a_k. There the margin is taken off every
+      class, so it cancels and is left out here; a 1 stands where the sample's own class would be; no hinge.
+    """
+    scores = scale * cosines
+    # Finite, unlike -∞: where a sample's class is the only one, the sum is empty and must still have a gradient.
+    nothing = torch.finfo(scores.dtype).min
+    own = F.one_hot(labels, scores.shape[1]).bool()
+    if form == "published":
+        rivals = scores.masked_fill(own, nothing).logsumexp(dim=1)
+        # The scale must not learn from the margin: shrinking it, even below zero, would be the easiest way to keep one.
+        attraction = scores.gather(1, labels[:, None]).squeeze(1) - scale.detach() * margin
+        return F.relu(rivals - attraction).mean()
+    scores = scores - scores.amax(dim=1, keepdim=True)
+    return (scores.masked_fill(own, 0).logsumexp(dim=1) - scores.gather(1, labels[:, None]).squeeze(1)).mean()
+
+
+def class_shares(old: int, total: int) -> tuple[float, float]:
+    """(1 - λ, λ) with λ = K / N: the weights of learning and of keeping, by how many classes each is about."""
+    return (total - old) / total, old / total
+
+
+def classification_and_distillation(
+    logits: Tensor, taught: Tensor, labels: Tensor, *, temperature: float, weights: tuple[float, float]
+) -> dict[str, Term]:
+    """a · CE(z, y) + b · KD_T(z_old → z[:K]), with weights (a, b), and K the columns that the old model has."""
+    kept = distillation(logits[:, : taught.shape[1]], taught, temperature)
+    return {"classification": Term(F.cross_entropy(logits, labels), weights[0]), "distillation": Term(kept, weights[1])}
+
+
+def taskwise_distillation(
+    student: Tensor,
+    teacher: Tensor,
+    task_sizes: Sequence[int],
+    temperature: float = 2.0,
+    form: Literal["binary", "softmax"] = "binary",
+) -> Tensor:
+    """Distillation with a softmax of its own for the columns of each task.
+
+    With p and q a task's softmax of student and teacher at temperature T:
+
+    - ``form="binary"``: mean over tasks, samples and the task's classes of -q log p - (1 - q) log(1 - p);
+    - ``form="softmax"``: sum over tasks of KD_T.
+
+    A task of one class teaches nothing: its softmax is 1.
+    """
+    students, teachers = (torch.split(logits, list(task_sizes), dim=1) for logits in (student, teacher.detach()))
+    pairs = list(zip(students, teachers, strict=True))
+    if form == "softmax":
+        return torch.stack([distillation(own, taught, temperature) for own, taught in pairs]).sum()
+    return torch.stack([_binary_distillation(own / temperature, taught / temperature) for own, taught in pairs]).mean()
+
+
+def _binary_distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean binary cross-entropy of the student's softmax, class by class, against the teacher's."""
+    log_p, q = student.log_softmax(dim=1), teacher.softmax(dim=1)
+    # Short of p = 1, where log(1 - p) ends.
+    log_rest = torch.log1p(-log_p.exp().clamp(max=1 - 1e-6))
+    return -(q * log_p + (1 - q) * log_rest).mean()
+
+
+def class_weights(counts: Int64 | Tensor, beta: float) -> Tensor:
+    """w_c ∝ (1 - β) / (1 - β^{m_c}), of mean 1: the inverse of the effective number of m_c training samples.
+
+    One number per class, float32, on the device of the counts; the rarer the class, the larger. β = 0 gives equal
+    weights, β → 1 such as 1 / m_c. A class without samples weighs as much as one with a single sample.
+    """
+    samples = torch.as_tensor(counts).to(torch.float64).clamp(min=1)
+    weights = (1 - beta) / (1 - beta**samples)
+    return (weights / weights.mean()).to(torch.float32)
+
+
+def balanced_distillation(student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 2.0) -> Tensor:
+    """KD_T with the teacher's probability of every class weighted: q_c ∝ p(teacher / T)_c · w_c, of sum 1 again.
+
+    -1/n Σ_i Σ_c q_ic · log p(student_i / T)_c. Weighting a softmax is adding T log w to what goes in.
+    """
+    return distillation(student, teacher + temperature * weights.log(), temperature)
