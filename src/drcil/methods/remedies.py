@@ -1,21 +1,24 @@
-"""Remedies for a classifier that favours the classes it saw most of: weight aligning, balanced fine-tuning.
+"""Remedies for a classifier that favours the classes it saw most of: weight aligning, balanced and held-back images.
 
-(The third, logit adjustment, is part of the loss: ``Pipeline.adjustment``.)
+(Another, logit adjustment, is part of the loss: ``Pipeline.adjustment``.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..data.imageset import ImageSet, Int64
 from ..heads.base import new_linear
 from ..memory import first_of_each_class, herd
 from ..nets.net import Net
-from ..stages import Group, Schedule, Stage
+from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, cross_entropy
+from .base import Engine
 
 
 def classifier_of(net: Net) -> nn.Linear:
@@ -58,8 +61,38 @@ def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
     return first_of_each_class(task.memory, quota).join(task.new.subset(np.concatenate(chosen)))
 
 
-def fine_tune_classifier(net: Net, task: Task, engine: Engine, schedule: Schedule, reset: bool) -> None:
+def held_quota(new: Int64, memory: Int64, share: float) -> int:
+    """How many images of each class are held back: this share of the smallest class, and at least one."""
+    return max(1, int(share * min(memory.min(), new.min())))
+
+
+def split_counts(counts: Int64, quota: int) -> tuple[Int64, Int64]:
+    """What ``split_off`` leaves and takes of classes with so many images."""
+    return np.where(counts > quota, counts - quota, counts), np.minimum(counts, quota)
+
+
+def split_off(images: ImageSet, quota: int) -> tuple[ImageSet, ImageSet]:
+    """The rest, and so many images of every class, chosen at random.
+
+    A class that has no more than the quota stays in the rest too, which would know nothing of it otherwise.
+    """
+    held, scarce = np.zeros(len(images), dtype=np.bool_), np.zeros(len(images), dtype=np.bool_)
+    for label in np.unique(images.labels):
+        positions = np.flatnonzero(images.labels == label)
+        held[positions[torch.randperm(len(positions)).numpy()[:quota]]] = True
+        scarce[positions] = len(positions) <= quota
+    return images.subset(~held | scarce), images.subset(held)
+
+
+def fine_tune_classifier(
+    net: Net, task: Task, engine: Engine, schedule: Schedule, reset: bool, temperature: float = 1.0
+) -> None:
     """Train the classifier alone, on equally many images of every class; the rest is frozen and in evaluation mode."""
+
+    def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        """CE(z / T, y)."""
+        return {"classification": Term(F.cross_entropy(output.logits.fused / temperature, batch.labels))}
+
     classifier = classifier_of(net)
     if reset:
         fresh = new_linear(classifier.in_features, classifier.out_features)
@@ -69,7 +102,7 @@ def fine_tune_classifier(net: Net, task: Task, engine: Engine, schedule: Schedul
             "balancing",
             net,
             balanced_set(net, task, engine),
-            cross_entropy,
+            objective,
             schedule,
             groups=[Group(list(classifier.parameters()))],
             frozen=[net],

@@ -1,0 +1,76 @@
+"""BiC: images are held back to learn an affine map that takes the newest logits down to the scale of the old ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ..data.imageset import Int64
+from ..heads.corrected import CorrectedHead
+from ..objectives import class_shares, classification_and_distillation
+from ..stages import Batch, Group, Losses, Output, Schedule, Stage
+from ..streams import Task
+from .base import Engine, Method, Settings, cross_entropy, method
+from .remedies import held_quota, split_counts, split_off
+
+
+class BicSettings(Settings):
+    first: Schedule
+    later: Schedule
+    bias: Schedule
+    """How the affine pair of the newest task is learnt."""
+    temperature: float = Field(gt=0)
+    held_share: float = Field(gt=0, lt=1)
+    """Share of a class's exemplars that is held back for the pair, and as many images of every other class."""
+    corrections: Literal["all", "newest"]
+    """Whether the pairs of earlier tasks go on to apply, or only that of the newest task."""
+
+
+@method("bic", paper="Wu et al., Large Scale Incremental Learning, CVPR", year=2019)
+class Bic(Method):
+    """Distillation, then an affine correction of the newest logits, learnt on held-back images."""
+
+    Settings = BicSettings
+    settings: BicSettings
+    later_stages = ("later", "bias")
+    head = "corrected"
+    copies = "2"
+
+    def needs_memory(self) -> bool:
+        """Without images of old classes nothing says how large the new logits may be."""
+        return True
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        if stage == "first":
+            return super().stage_images(stage, new, memory)
+        rest, held = split_counts(np.concatenate([new, memory]), held_quota(new, memory, self.settings.held_share))
+        return int((held if stage == "bias" else rest).sum())
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            engine.fit(Stage("first", self.begin(task, CorrectedHead), task.new, cross_entropy, own.first))
+            return
+        net, previous = self.net, copy.deepcopy(self.net)
+        head = net.head
+        assert isinstance(head, CorrectedHead)
+        if own.corrections == "newest":
+            head.neutralise()
+        head.grow(len(task.classes))
+        counts = task.new.counts(task.total)[task.old :], task.memory.counts(task.old)
+        rest, held = split_off(task.new.join(task.memory), held_quota(*counts, own.held_share))
+        weights = class_shares(task.old, task.total)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """(1 - λ) CE(z', y) + λ KD_T(z'_old → z'[:K]), λ = K / N, all logits corrected."""
+            taught = teachers["previous"].logits.fused
+            return classification_and_distillation(
+                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
+            )
+
+        engine.fit(Stage("later", net, rest, objective, own.later, teachers={"previous": previous}))
+        engine.fit(Stage("bias", net, held, cross_entropy, own.bias, groups=[Group([head.newest])], frozen=[net]))

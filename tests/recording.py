@@ -1,0 +1,48 @@
+"""Watching a learner: the stages that a task takes, and their net before and after each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from drcil.learner import Learner
+from drcil.stages import Batch, Losses, Stage
+from drcil.streams import Task
+from drcil.train import Engine
+from small_engine import state
+
+
+class Seen(NamedTuple):
+    """A stage, and the state of its net when it began and when it ended."""
+
+    stage: Stage
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+
+    def changed(self) -> set[str]:
+        """The names of what the stage changed, statistics included."""
+        return {name for name in self.after if not torch.equal(self.before[name], self.after[name])}
+
+
+def recorded(learner: Learner, task: Task) -> list[Seen]:
+    """Let the learner learn a task and say which stages that took."""
+    seen: list[Seen] = []
+    fit = Engine.fit
+
+    def watched(engine: Engine, stage: Stage) -> None:
+        before = state(stage.net)
+        fit(engine, stage)
+        seen.append(Seen(stage, before, state(stage.net)))
+
+    with mock.patch.object(Engine, "fit", watched):
+        learner.learn(task)
+    return seen
+
+
+def losses(stage: Stage, images: Tensor, labels: Tensor) -> Losses:
+    """A stage's terms for these images, teachers and net as they are now."""
+    taught = {name: teacher.eval()(images) for name, teacher in stage.teachers.items()}
+    return stage.objective(stage.net.eval()(images), taught, Batch(labels, labels))

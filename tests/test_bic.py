@@ -1,0 +1,222 @@
+"""BiC: held-back images, and an affine map that touches nothing but the logits of its own task."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import drcil
+from drcil.data.imageset import ArraySource, ImageSet
+from drcil.errors import UserError
+from drcil.heads.corrected import CorrectedHead
+from drcil.keys import generator, randomness
+from drcil.learner import Learner
+from drcil.methods.remedies import held_quota, split_counts, split_off
+from drcil.nets.build import build_described_head
+from drcil.nets.net import Net
+from drcil.streams import Stream
+from recording import Seen, losses, recorded
+
+widths = st.integers(1, 6)
+task_lists = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+
+
+def corrected(channels: int, tasks: list[int]) -> CorrectedHead:
+    """A double-precision head whose every number, pairs included, was learnt."""
+    with randomness("test", channels, str(tasks)):
+        head = CorrectedHead(channels).double()
+        for new_classes in tasks:
+            head.grow(new_classes)
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.add_(torch.randn_like(parameter))
+    return head
+
+
+def vectors(channels: int) -> Tensor:
+    return torch.randn(5, channels, generator=generator("vectors", channels), dtype=torch.float64)
+
+
+class TestHead:
+    @given(channels=widths, tasks=task_lists)
+    def test_folding_gives_one_layer_of_the_same_function(self, channels: int, tasks: list[int]) -> None:
+        head = corrected(channels, tasks)
+        folded = head.fold()
+        assert isinstance(folded, torch.nn.Linear)
+        torch.testing.assert_close(folded(vectors(channels)), head(vectors(channels)).fused)
+
+    @given(channels=widths, tasks=task_lists)
+    def test_a_pair_maps_the_logits_of_its_own_task_and_no_others(self, channels: int, tasks: list[int]) -> None:
+        head = corrected(channels, tasks)
+        features = vectors(channels)
+        plain = head.classifier(features)
+        for number, size in enumerate(tasks):
+            other = copy.deepcopy(head)
+            other.pairs[number].data.copy_(torch.tensor([3.0, -7.0]))
+            own = slice(sum(tasks[:number]), sum(tasks[:number]) + size)
+            expected = head(features).fused.clone()
+            expected[:, own] = 3 * plain[:, own] - 7
+            torch.testing.assert_close(other(features).fused, expected)
+
+    @given(channels=widths, tasks=task_lists, more=st.integers(1, 4))
+    def test_growing_changes_no_old_number_and_begins_without_a_correction(
+        self, channels: int, tasks: list[int], more: int
+    ) -> None:
+        head = corrected(channels, tasks)
+        old, features = sum(tasks), vectors(channels)
+        before, pairs = head(features).fused, [pair.clone() for pair in head.pairs]
+        weight, bias = head.classifier.weight.clone(), head.classifier.bias.clone()
+        head.grow(more)
+        assert torch.equal(head.classifier.weight[:old], weight)
+        assert torch.equal(head.classifier.bias[:old], bias)
+        assert all(map(torch.equal, list(head.pairs)[:-1], pairs))
+        torch.testing.assert_close(head(features).fused[:, :old], before)
+        assert torch.equal(head(features).fused[:, old:], head.classifier(features)[:, old:])
+
+    @given(channels=widths, tasks=task_lists)
+    def test_it_is_built_again_from_its_description(self, channels: int, tasks: list[int]) -> None:
+        head = corrected(channels, tasks)
+        again = build_described_head(head.describe()).double()
+        again.load_state_dict(head.state_dict())
+        assert torch.equal(again(vectors(channels)).fused, head(vectors(channels)).fused)
+
+    def test_growth_stays_on_the_device_and_dtype_of_the_head(self) -> None:
+        head = CorrectedHead(3).to("meta", torch.bfloat16)
+        for _ in range(3):
+            head.grow(2)
+            assert {(one.device.type, one.dtype) for one in head.parameters()} == {("meta", torch.bfloat16)}
+
+    def test_unless_a_stage_names_them_pairs_are_not_trained(self) -> None:
+        head = corrected(3, [2, 2])
+        assert {name for name, one in head.named_parameters() if one.requires_grad} == {
+            "classifier.weight",
+            "classifier.bias",
+        }
+
+
+class TestSplit:
+    @given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=6), quota=st.integers(1, 4))
+    def test_it_takes_equally_many_of_every_class_and_leaves_each_class_something(
+        self, counts: list[int], quota: int
+    ) -> None:
+        labels = np.repeat(np.arange(len(counts)), counts)
+        images = ImageSet(
+            ArraySource(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)), np.arange(len(labels)), labels
+        )
+        with randomness("test", str(counts), quota):
+            rest, held = split_off(images, quota)
+        assert held.counts(len(counts)).tolist() == [min(count, quota) for count in counts]
+        assert {*rest.rows, *held.rows} == {*images.rows}
+        both = {labels[row] for row in {*rest.rows} & {*held.rows}}
+        assert both == {label for label, count in enumerate(counts) if count <= quota}
+        expected = split_counts(np.array(counts), quota)
+        for part, planned in zip((rest, held), expected, strict=True):
+            assert part.counts(len(counts)).tolist() == planned.tolist()
+
+    def test_it_is_random_and_repeated_by_the_generator(self) -> None:
+        images = drcil.stream("digits-b0-5")[0].new
+        drawn = []
+        for seed in (1, 1, 2):
+            with randomness("test", seed):
+                drawn.append(split_off(images, 5)[1].rows.tolist())
+        assert drawn[0] == drawn[1] != drawn[2]
+
+    @pytest.mark.parametrize(
+        ("new", "memory", "quota"),
+        [([500, 500], [20, 20, 20], 2), ([500], [9, 40], 1), ([100], [1, 1], 1), ([15], [40], 1)],
+    )
+    def test_the_quota_is_a_tenth_of_the_smallest_class_and_at_least_one(
+        self, new: list[int], memory: list[int], quota: int
+    ) -> None:
+        assert held_quota(np.array(new), np.array(memory), 0.1) == quota
+
+
+def learnt(digits: Stream, **options: object) -> tuple[Learner, list[list[Seen]]]:
+    """Three tasks of digits, briefly, and the stages of each."""
+    learner = Learner("bic", epochs_scale=0.03, threads=1, device="cpu", **options)  # type: ignore[arg-type]
+    learner.learn(digits[0])
+    return learner, [recorded(learner, task) for task in digits[1:3]]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Stream:
+    return drcil.stream("digits-b0-5")
+
+
+@pytest.fixture(scope="module")
+def run(digits: Stream) -> tuple[Learner, list[list[Seen]]]:
+    return learnt(digits)
+
+
+def test_the_stage_bias_changes_the_newest_pair_and_not_one_bit_else(run: tuple[Learner, list[list[Seen]]]) -> None:
+    """Neither the weights nor the statistics of batch normalisation."""
+    for number, (later, bias) in enumerate(run[1], start=1):
+        assert (later.stage.name, bias.stage.name) == ("later", "bias")
+        assert bias.changed() == {f"head.pairs.{number}"}
+        assert not {name for name in later.changed() if "pairs" in name}
+
+
+def test_held_back_images_are_balanced_and_unknown_to_training(
+    digits: Stream, run: tuple[Learner, list[list[Seen]]]
+) -> None:
+    for task, (later, bias) in zip(digits[1:3], run[1], strict=True):
+        assert set(bias.stage.data.counts(task.total).tolist()) == {1}
+        assert not {*later.stage.data.rows} & {*bias.stage.data.rows}
+        kept = [15, 7][task.number - 2]
+        assert later.stage.data.counts(task.total)[: task.old].tolist() == [kept - 1] * task.old
+        assert {*task.new.rows} < {*later.stage.data.rows, *bias.stage.data.rows}
+        counts = task.new.counts(task.total)[task.old :], np.full(task.old, kept)
+        for seen in (later, bias):
+            assert run[0].method.stage_images(seen.stage.name, *counts) == len(seen.stage.data)
+
+
+def test_old_and_new_weigh_as_their_shares_of_the_classes_and_the_teacher_is_corrected(
+    run: tuple[Learner, list[list[Seen]]],
+) -> None:
+    """λ = K / N: 1/2 at task 2, 2/3 at task 3. Cross-entropy and distillation as plain formulas."""
+    later = run[1][1][0].stage
+    images, labels = torch.randn(6, 1, 8, 8, generator=generator("images")), torch.arange(6)
+    terms = losses(later, images, labels)
+    teacher = later.teachers["previous"]
+    assert isinstance(teacher, Net)
+    assert isinstance(teacher.head, CorrectedHead)
+    assert torch.equal(teacher.head.pairs[1], run[1][0][1].after["head.pairs.1"])
+    assert not torch.equal(teacher.head.pairs[1], torch.tensor([1.0, 0.0]))
+    student, taught = later.net(images).logits.fused, teacher.eval()(images).logits.fused
+    kept = -((taught / 2).softmax(1) * (student[:, :4] / 2).log_softmax(1)).sum(1).mean()
+    assert terms["classification"].weight == pytest.approx(1 / 3)
+    assert terms["distillation"].weight == pytest.approx(2 / 3)
+    assert terms["distillation"].value.item() == pytest.approx(kept.item(), rel=1e-5)
+    assert terms["classification"].value.item() == pytest.approx(F.cross_entropy(student, labels).item(), rel=1e-5)
+    first = losses(run[1][0][0].stage, images, labels.clamp(max=3))
+    assert first["distillation"].weight == first["classification"].weight == 0.5
+
+
+def test_with_the_newest_correction_alone_the_student_begins_uncorrected(digits: Stream) -> None:
+    _, (second, third) = learnt(digits, settings={"corrections": "newest"})
+    learnt_pair = second[1].after["head.pairs.1"]
+    neutral = torch.tensor([1.0, 0.0])
+    assert not torch.equal(learnt_pair, neutral)
+    assert torch.equal(third[0].before["head.pairs.1"], neutral)
+    teacher = third[0].stage.teachers["previous"].state_dict()
+    assert torch.equal(teacher["head.pairs.1"], learnt_pair)
+
+
+def test_a_single_exemplar_serves_both_purposes(digits: Stream) -> None:
+    learner = Learner("bic", epochs_scale=0.02, memory="1/class", threads=1, device="cpu")
+    learner.learn(digits[0])
+    later, bias = recorded(learner, digits[1])
+    assert later.stage.data.counts(4)[:2].tolist() == [1, 1]
+    assert bias.stage.data.counts(4).tolist() == [1, 1, 1, 1]
+
+
+def test_without_a_memory_it_is_refused(digits: Stream) -> None:
+    with pytest.raises(UserError, match="'bic' needs an exemplar of every class"):
+        Learner("bic", memory="none", device="cpu").learn(digits[0])
