@@ -1,0 +1,75 @@
+"""WA: distillation, then the rows of the new classes are given the mean length of the old ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+from torch import nn
+
+from ..heads import LinearHead
+from ..objectives import class_shares, classification_and_distillation
+from ..stages import Batch, Losses, Moment, Output, Schedule, Stage, StepHook
+from ..streams import Task
+from .base import Engine, Method, Settings, cross_entropy, method
+from .remedies import align_weights, classifier_of
+
+
+class WaSettings(Settings):
+    first: Schedule
+    later: Schedule
+    temperature: float = Field(gt=0)
+    weighting: Literal["lambda", "sum"]
+    """(1 - λ) CE + λ KD with λ = K / N, or CE + w KD with w the setting ``distillation``."""
+    distillation: float = Field(ge=0)
+    nonnegative: bool
+    """Whether the classifier's weights are clamped at zero after every step, so that long rows are high scores."""
+
+
+class NonNegative(StepHook):
+    """Keeps a layer's weights at zero or above."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        # Kept out of the module tree: the layer is the net's.
+        self._layers = (layer,)
+
+    def after_step(self, moment: Moment) -> None:
+        self._layers[0].weight.clamp_(min=0)
+
+
+@method(
+    "wa", paper="Zhao et al., Maintaining Discrimination and Fairness in Class Incremental Learning, CVPR", year=2020
+)
+class Wa(Method):
+    """Distillation, then weight aligning: new rows get the mean length of old ones."""
+
+    Settings = WaSettings
+    settings: WaSettings
+    copies = "2"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            net = self.begin(task, LinearHead)
+            engine.fit(Stage("first", net, task.new, cross_entropy, own.first, hooks=self._hooks()))
+            return
+        net, previous = self.net, copy.deepcopy(self.net)
+        net.head.grow(len(task.classes))
+        weights = class_shares(task.old, task.total) if own.weighting == "lambda" else (1.0, own.distillation)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """a · CE(z, y) + b · KD_T(z_old → z[:K]), where the previous model is the aligned one."""
+            taught = teachers["previous"].logits.fused
+            return classification_and_distillation(
+                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
+            )
+
+        data, teachers = task.new.join(task.memory), {"previous": previous}
+        engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
+        align_weights(classifier_of(net), task.old)
+
+    def _hooks(self) -> list[StepHook]:
+        return [NonNegative(classifier_of(self.net))] if self.settings.nonnegative else []
