@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
-from ..data.imageset import ImageSet
 from ..heads import LinearHead
 from ..objectives import distillation
 from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
 from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
-from .parts import NearestMean
+from .base import Engine, Settings, cross_entropy, method
+from .means import MethodWithMeans
 
 
 class IcarlSettings(Settings):
@@ -28,16 +25,12 @@ class IcarlSettings(Settings):
 
 
 @method("icarl", paper="Rebuffi et al., iCaRL: Incremental Classifier and Representation Learning, CVPR", year=2017)
-class Icarl(Method):
+class Icarl(MethodWithMeans):
     """Cross-entropy plus distillation from the previous model; nearest mean of exemplars."""
 
     Settings = IcarlSettings
     settings: IcarlSettings
     copies = "2"
-
-    def needs_memory(self) -> bool:
-        """A class without an exemplar has no mean to be near to."""
-        return True
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
@@ -58,11 +51,5 @@ class Icarl(Method):
         data = task.new.join(task.memory)
         engine.fit(Stage("later", self.net, data, objective, self.settings.later, teachers={"previous": previous}))
 
-    def consolidate(self, exemplars: ImageSet, features: Callable[[ImageSet], Tensor]) -> None:
-        labels = torch.from_numpy(exemplars.labels)
-        self.parts["means"] = NearestMean.of(features(exemplars), labels, self.net.head.classes)
-
     def readouts(self) -> Mapping[str, Readout]:
-        means = self.parts["means"]
-        assert isinstance(means, NearestMean)
-        return {"nme": Readout(self.net, means), "classifier": Readout(self.net)}
+        return {"nme": self.nearest_mean(), "classifier": Readout(self.net)}
