@@ -1,0 +1,113 @@
+"""LUCIR: a cosine classifier whose old rows stay, features that keep their direction, and a margin for old classes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..data.imageset import Int64
+from ..heads.cosine import CosineHead
+from ..objectives import margin_ranking, pod_flat
+from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, Settings, cross_entropy, method
+from .cosine import CosineMethod
+from .parts import NearestMean
+from .remedies import balanced_images, balanced_set
+
+
+class LucirSettings(Settings):
+    first: Schedule
+    later: Schedule
+    finetuning: Schedule
+    """Balanced fine-tuning of the classifier, where ``balancing`` asks for it."""
+    balancing: bool
+    steadiness: float = Field(ge=0)
+    """λ_base: weight of the term that keeps the directions of features, where there are as many old classes as new."""
+    margin: float = Field(ge=0)
+    """By how much an old class must be nearer to its samples than new classes are."""
+    hardest: int = Field(ge=1)
+    """How many new classes, the nearest ones, each old sample is ranked against."""
+    ranking: float = Field(ge=0)
+    """Weight of the margin ranking term."""
+
+
+@method("lucir", paper="Hou et al., Learning a Unified Classifier Incrementally via Rebalancing, CVPR", year=2019)
+class Lucir(CosineMethod):
+    """Cosine classifier, features kept in their direction, and a margin between old and new classes."""
+
+    Settings = LucirSettings
+    settings: LucirSettings
+
+    def stages(self, number: int) -> tuple[str, ...]:
+        balancing = ("finetuning",) if number > 1 and self.settings.balancing else ()
+        return super().stages(number) + balancing
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            net = self.begin(task, CosineHead)
+            engine.fit(Stage("first", net, task.new, cross_entropy, own.first, groups=self.all_but_old_rows()))
+            return
+        previous = copy.deepcopy(self.net)
+        self.cosines.grow(len(task.classes))
+        imprint(self.cosines, engine.features(previous, task.new), torch.from_numpy(task.new.labels))
+        steadiness = own.steadiness * math.sqrt(task.old / len(task.classes))
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE(η cos, y) + λ_base sqrt(K/n) · (1 - cos(f_old, f)) + w · L_mr."""
+            kept = pod_flat(output.features.pooled, teachers["previous"].features.pooled)
+            cosines = output.logits.extras["cosines"]
+            return {
+                "classification": Term(F.cross_entropy(output.logits.fused, batch.labels)),
+                "steadiness": Term(kept, steadiness),
+                "ranking": margin_ranking(
+                    cosines, batch.labels, task.old, margin=own.margin, hardest=own.hardest, weight=own.ranking
+                ),
+            }
+
+        engine.fit(
+            Stage(
+                "later",
+                self.net,
+                task.new.join(task.memory),
+                objective,
+                own.later,
+                teachers={"previous": previous},
+                groups=self.all_but_old_rows(),
+            )
+        )
+        if own.balancing:
+            self._balance(task, engine)
+
+    def _balance(self, task: Task, engine: Engine) -> None:
+        """Train the classifier alone, old rows too, on equally many images of every class."""
+        engine.fit(
+            Stage(
+                "finetuning",
+                self.net,
+                balanced_set(self.net, task, engine),
+                cross_entropy,
+                self.settings.finetuning,
+                groups=[Group(list(self.cosines.parameters()))],
+                frozen=[self.net],
+            )
+        )
+
+
+@torch.no_grad()
+def imprint(head: CosineHead, features: Tensor, labels: Tensor) -> None:
+    """Let each new row start as the mean direction of its class's features, with the mean length of the old rows."""
+    old, new = len(head.old_rows), len(head.new_rows)
+    directions = NearestMean.of(features, labels - old, new).means
+    length = head.old_rows.norm(dim=2).mean()
+    head.new_rows.copy_(length * directions.to(length)[:, None])

@@ -1,0 +1,90 @@
+"""PODNet: several proxies per class, a margin loss on them, and intermediate maps held near the previous model's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from ..data.imageset import ImageSet, Int64
+from ..heads.cosine import CosineHead
+from ..nets.net import Net
+from ..objectives import nca, pod_flat, pod_spatial
+from ..stages import Batch, Losses, Output, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, Settings, method
+from .cosine import CosineMethod
+from .remedies import balanced_images, balanced_set
+
+
+class PodnetSettings(Settings):
+    first: Schedule
+    later: Schedule
+    finetuning: Schedule
+    proxies: int = Field(ge=1)
+    """Directions per class."""
+    nca: Literal["published", "program"]
+    """The form of the classification loss: the paper's equation, or what its program computes."""
+    margin: float = Field(ge=0)
+    """δ of the published form; the program's has none that acts."""
+    spatial: float = Field(ge=0)
+    """λ_c: weight of POD-spatial, before the factor sqrt(N/n)."""
+    flat: float = Field(ge=0)
+    """λ_f: weight of POD-flat, before the same factor."""
+
+
+@method(
+    "podnet",
+    paper="Douillard et al., PODNet: Pooled Outputs Distillation for Small-Tasks Incremental Learning, ECCV",
+    year=2020,
+)
+class Podnet(CosineMethod):
+    """Ten cosine proxies per class, and pooled maps kept near those of the previous model."""
+
+    Settings = PodnetSettings
+    settings: PodnetSettings
+    later_stages = ("later", "finetuning")
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            net = self.begin(task, lambda channels: CosineHead(channels, own.proxies))
+            groups = self.all_but_old_rows()
+            engine.fit(Stage("first", net, task.new, self._classification, own.first, groups=groups))
+            return
+        previous = copy.deepcopy(self.net)
+        self.cosines.grow(len(task.classes))
+        self._learn_beside(previous, "later", task.new.join(task.memory), own.later, task, engine)
+        balanced = balanced_set(self.net, task, engine)
+        self._learn_beside(previous, "finetuning", balanced, own.finetuning, task, engine)
+
+    def _learn_beside(
+        self, previous: Net, stage: str, data: ImageSet, schedule: Schedule, task: Task, engine: Engine
+    ) -> None:
+        """Train everything but the old proxies on these images, held near the previous model."""
+        factor = math.sqrt(task.total / len(task.classes))
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """L_NCA + sqrt(N/n) · ( λ_c POD-spatial + λ_f POD-flat )."""
+            features, kept = output.features, teachers["previous"].features
+            return {
+                **self._classification(output, teachers, batch),
+                "spatial": Term(pod_spatial(features.stages, kept.stages), factor * self.settings.spatial),
+                "flat": Term(pod_flat(features.pooled, kept.pooled), factor * self.settings.flat),
+            }
+
+        teachers = {"previous": previous}
+        groups = self.all_but_old_rows()
+        engine.fit(Stage(stage, self.net, data, objective, schedule, teachers=teachers, groups=groups))
+
+    def _classification(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        """L_NCA: the whole objective of task 1."""
+        own, extras = self.settings, output.logits.extras
+        value = nca(extras["cosines"], extras["scale"], batch.labels, margin=own.margin, form=own.nca)
+        return {"classification": Term(value)}
