@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import unknown
 from .output import console, print_json
+
+if TYPE_CHECKING:
+    from ..methods import MethodSpec
 
 Entries = list[dict[str, Any]]
 
@@ -42,11 +45,20 @@ def methods() -> Entries:
             "paper": spec.paper,
             "year": spec.year,
             "head": spec.head,
-            "stages": list(dict.fromkeys((*spec.build.first_stages, *spec.build.later_stages))),
+            "stages": stages(spec),
             "copies": spec.build.copies,
         }
         for name, spec in METHODS.items()
     ]
+
+
+def stages(spec: MethodSpec) -> list[str]:
+    """The schedules that a first and a later task run through, as the CIFAR-100 recipe has it. Nothing is built."""
+    from ..methods import Architecture
+    from ..methods.settings import resolve_settings
+
+    method = spec.build(resolve_settings(spec, "cifar", {}), Architecture("resnet32", channels_in=3))
+    return list(dict.fromkeys((*method.stages(1), *method.stages(2))))
 
 
 def streams() -> Entries:
