@@ -3,89 +3,72 @@
 from __future__ import annotations
 
 import tomllib
+from json import dumps as to_json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import UserError
-from .output import warn
+from . import options
+from .output import console, warn
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
+    from ..runs.settings import RunSettings
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
 _NAMED_FILES = 3
 
-_WHAT, _WHERE, _SHOWN = "What is learnt", "How it is computed", "What is kept and shown"
-
 
 def run(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="See 'drcil list methods'.")] = METHOD,
-    stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP.")
-    ] = STREAM,
+    stream: options.Stream = STREAM,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the training.", show_default="0", rich_help_panel=_WHAT)
+        int | None, typer.Option(help="Seed of the training.", show_default="0", rich_help_panel=options.WHAT)
     ] = None,
-    order_seed: Annotated[
-        int | None, typer.Option(help="Seed of the class order.", show_default="1993", rich_help_panel=_WHAT)
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Old images to keep: 2000 (in all), 20/class, all, none.", rich_help_panel=_WHAT),
-    ] = None,
-    backbone: Annotated[str | None, typer.Option(help="See 'drcil list backbones'.", rich_help_panel=_WHAT)] = None,
+    order_seed: options.OrderSeed = None,
+    memory: options.Memory = None,
+    backbone: options.Backbone = None,
     head: Annotated[
-        str | None, typer.Option(help="Head of a pipeline: linear, rc, drc.", rich_help_panel=_WHAT)
+        str | None, typer.Option(help="Head of a pipeline: linear, rc, drc.", rich_help_panel=options.WHAT)
     ] = None,
     remedy: Annotated[
         str | None,
-        typer.Option(help="Remedies of a pipeline: la, bft, wa, joined by commas; or none.", rich_help_panel=_WHAT),
+        typer.Option(
+            help="Remedies of a pipeline: la, bft, wa, joined by commas; or none.", rich_help_panel=options.WHAT
+        ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data", rich_help_panel=_WHAT),
-    ] = None,
-    tasks: Annotated[int | None, typer.Option(help="Stop after so many tasks.", rich_help_panel=_WHAT)] = None,
-    image_size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", help="Image size, if not the dataset's own.", rich_help_panel=_WHAT)
-    ] = None,
-    epochs_scale: Annotated[
-        float | None, typer.Option(help="Factor of all epochs.", show_default="1.0", rich_help_panel=_WHAT)
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="Set of options: full, short, cpu.", show_default="full", rich_help_panel=_WHAT)
-    ] = None,
-    augment: Annotated[
-        str | None, typer.Option(help="Augmentation: none, crop, basic, auto.", rich_help_panel=_WHAT)
-    ] = None,
-    validation: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of training images to hold out.", rich_help_panel=_WHAT)
-    ] = None,
+    data: options.Data = None,
+    tasks: options.Tasks = None,
+    image_size: options.ImageSize = None,
+    epochs_scale: options.EpochsScale = None,
+    profile: options.Profile = None,
+    augment: options.Augment = None,
+    validation: options.Validation = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.", rich_help_panel=_WHAT),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.", rich_help_panel=options.WHAT
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=_WHERE)] = None,
-    precision: Annotated[str | None, typer.Option(help="32, 16-mixed, bf16-mixed.", rich_help_panel=_WHERE)] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU cores that it may use.", rich_help_panel=_WHERE)] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that decode images.", rich_help_panel=_WHERE)] = None,
+    device: options.Device = None,
+    precision: options.Precision = None,
+    threads: options.Threads = None,
+    workers: options.Workers = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=_SHOWN)
+        Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=options.SHOWN)
     ] = None,
     eval_every: Annotated[
-        int | None, typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=_SHOWN)
+        int | None,
+        typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=options.SHOWN),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=_SHOWN)
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print the result, no progress.", rich_help_panel=_SHOWN)
-    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Learn a stream with a method, in a run directory of its own."""
+    from ..runs.adopt import adopt, find_twin
     from ..runs.plan import plan_run
     from ..runs.run import Run
     from ..runs.settings import make_settings
@@ -119,7 +102,23 @@ def run(
     loaded = Run(out or Path(), chosen).stream()
     work = plan_run(chosen, loaded)
     warn_of_skipped(loaded.dataset)
-    train(Run.create(chosen, out), loaded, work, json=json, quiet=quiet)
+    made = Run.create(chosen, out)
+    twin = find_twin(chosen, made.directory.parent)
+    adopted = adopt(made, twin, loaded) if twin else 0
+    if twin and not quiet:
+        tasks_of = "1 task" if adopted == 1 else f"{adopted} tasks"
+        sentence = f"{tasks_of} adopted from {twin.directory}: {twin.settings.method} is trained as {method} is"
+        console(stderr=json).print(sentence, markup=False, soft_wrap=True)
+    train(made, loaded, work, json=json, quiet=quiet)
+
+
+def run_arguments(settings: RunSettings, out: Path) -> list[str]:
+    """What ``drcil`` is to be called with, so that it makes a run of these settings in this place."""
+    given = settings.model_dump(mode="json", exclude={"format", "method", "stream", "settings", "engine"})
+    given |= settings.engine.model_dump(mode="json", exclude={"snapshot_seconds", "inference_batch"})
+    arguments = ["run", settings.method, settings.stream, f"--out={out}"]
+    arguments += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    return arguments + [f"--set={key}={toml_text(value)}" for key, value in settings.settings.items()]
 
 
 def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
@@ -160,6 +159,16 @@ def toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
+
+
+def toml_text(value: Any) -> str:
+    """A value as ``toml_value`` reads it.
+
+    >>> toml_text(0.5), toml_text([30, 50]), toml_text("cosine")
+    ('0.5', '[30, 50]', '"cosine"')
+    """
+    # What JSON has of numbers, truth values, strings and lists is TOML too.
+    return to_json(value)
 
 
 def warn_of_skipped(dataset: Dataset) -> None:

@@ -30,11 +30,10 @@ def train(run: Run, stream: Stream, work: Sequence[Sequence[int]], *, json: bool
         else:
             screen.print(task_line(result, report.number), markup=False, soft_wrap=True)
 
-    finished = len(run.finished_tasks())
     try:
         if not quiet:
             screen.print(f"{run.settings.method} on {stream.name}, in {run.directory}", markup=False, soft_wrap=True)
-            if finished:
+            if run.has_result():
                 screen.print(task_table(run.result()))
         with nullcontext(silence) if quiet else showing(screen, work) as listener:
             result = run.go(stream, listener, after_task)

@@ -42,7 +42,7 @@ from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from .match import require_match
 from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
-from .plan import start_learner
+from .plan import planned_stages, start_learner
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings
 
@@ -67,7 +67,7 @@ class Run:
     def create(cls, settings: RunSettings, directory: Path | None = None) -> Run:
         """A new run; nothing that is already there is touched."""
         if directory is None:
-            directory = _unused(Path("runs") / settings.name)
+            directory = unused(Path("runs") / settings.name)
         elif (directory / CONFIG).exists():
             raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
         elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
@@ -130,20 +130,20 @@ class Run:
     def _go(self, stream: Stream, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
         def tell(event: Event) -> None:
             if isinstance(event, StageStarted | EpochDone | StageDone):
-                self._log(type(event).__name__, **event.__dict__)
+                self.log(type(event).__name__, **event.__dict__)
             listener(event)
 
-        self._log("Started", process=os.getpid())
         total = min(self.settings.tasks or len(stream), len(stream))
         learner = self._learner(stream, tell)
+        self.log("Started", process=os.getpid(), work=planned_stages(learner.method, stream, total))
         for number in range(len(learner.sizes) + 1, total + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
             self._close(learner, stream, number, time.monotonic() - started)
             report = self.report(stream)
-            self._log("TaskDone", task=number, seconds=report.seconds)
+            self.log("TaskDone", task=number, seconds=report.seconds)
             after_task(report)
-        return self._write_result(learner, stream)
+        return self.write_result(learner, stream)
 
     def _learner(self, stream: Stream, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
@@ -178,7 +178,6 @@ class Run:
         tensors = {"labels": torch.from_numpy(task.test.labels)}
         for name, ranking in learner.rank(task.test).items():
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
-        held_out = _held_out(stream, number)
         extra = {
             "run": self.settings.choices(),
             "task": {
@@ -186,8 +185,7 @@ class Run:
                 "classes": list(task.classes),
                 "new_images": len(task.new),
                 "memory_images": len(learner.memory.rows),
-                "parameters": learner.method.parameters(),
-                **({} if held_out is None else {"validation": round(learner.evaluate(held_out), 2)}),
+                **primary_figures(learner, stream, number),
                 "seconds": round(learning + time.monotonic() - started, 3),
                 "learning_seconds": round(learning, 3),
             },
@@ -199,7 +197,7 @@ class Run:
 
         write_directory(self.directory / "tasks" / f"{number:02d}", fill_task)
         learner.engine.journal.clear()
-        self._write_result(learner, stream)
+        self.write_result(learner, stream)
 
     def report(self, stream: Stream) -> TaskReport:
         """The metrics of the finished tasks, from the predictions on disk."""
@@ -215,22 +213,27 @@ class Run:
         }
         return TaskReport(len(done), metrics, state["task"]["seconds"])
 
-    def _write_result(self, learner: Learner, stream: Stream) -> dict[str, Any]:
+    def write_result(self, learner: Learner, stream: Stream) -> dict[str, Any]:
+        """Put the figures of the finished tasks in their place; the same as an object."""
         states = [read_state(task) for task in self.finished_tasks()]
         metrics = self.report(stream).metrics
         result = make_result(self.settings, stream, metrics, states, learner.method, environment()["versions"])
         write_json(self.directory / RESULT, result)
         return result
 
+    def has_result(self) -> bool:
+        """Whether a task is finished and measured: a kill may come between the two."""
+        return (self.directory / RESULT).is_file()
+
     def result(self) -> dict[str, Any]:
         """The figures as of the last finished task."""
-        if not (self.directory / RESULT).is_file():
+        if not self.has_result():
             raise UserError(f"{self.directory} has no result yet: its first task is not finished")
         result: dict[str, Any] = read_json(self.directory / RESULT)
         return result
 
-    def _log(self, event: str, **entries: Any) -> None:
-        """Add a line to the run's log."""
+    def log(self, event: str, **entries: Any) -> None:
+        """Add a line to the run's event log."""
         append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
 
 
@@ -247,13 +250,20 @@ def environment() -> dict[str, Any]:
     }
 
 
+def primary_figures(learner: Learner, stream: Stream, number: int) -> dict[str, Any]:
+    """What is kept of a task besides predictions and depends on which readout is primary."""
+    held_out = _held_out(stream, number)
+    measured = {} if held_out is None else {"validation": round(learner.evaluate(held_out), 2)}
+    return {"parameters": learner.method.parameters(), **measured}
+
+
 def _held_out(stream: Stream, number: int) -> ImageSet | None:
     """The validation images of all classes that have been seen after this task, if the stream holds any out."""
     parts = [images for task in stream[:number] if (images := task.validation) is not None]
     return reduce(ImageSet.join, parts) if parts else None
 
 
-def _unused(path: Path) -> Path:
+def unused(path: Path) -> Path:
     """The path, or with the first number behind it that is not taken."""
     candidate, number = path, 2
     while candidate.exists():

@@ -55,9 +55,13 @@ class RunSettings(BaseModel):
     @property
     def name(self) -> str:
         """A directory name that tells runs apart."""
+        return f"{self.method}-{self.matter}-seed{self.seed}"
+
+    @property
+    def matter(self) -> str:
+        """What is learnt, and how thoroughly, as part of a directory name."""
         stream = self.stream.replace("/", "_").replace(":", "_")
-        profile = "" if self.profile == "full" else f"-{self.profile}"
-        return f"{self.method}-{stream}{profile}-seed{self.seed}"
+        return stream if self.profile == "full" else f"{stream}-{self.profile}"
 
 
 def make_settings(**given: Any) -> RunSettings:
