@@ -14,6 +14,8 @@ import typer
 
 from .. import __version__
 from ..errors import Interrupted, UserError
+from .bench import bench
+from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
 from .import_ import import_checkpoints
@@ -50,11 +52,13 @@ def about(
 
 
 app.command()(run)
+app.command()(compare)
 app.command()(resume)
 app.command()(show)
 app.command()(evaluate)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
+app.command()(bench)
 app.add_typer(data, name="data")
 
 

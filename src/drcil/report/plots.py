@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..disk import write_bytes
+from .comparison import Summary
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; yellow is left out, it is too light for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -24,38 +25,51 @@ _INK, _GRID = "#333333", "#e3e3e3"
 
 @dataclass(frozen=True)
 class Line:
-    """One readout of one run."""
+    """One readout of one run, or the mean of several runs."""
 
     label: str
     seen: list[int]
     accuracy: list[float]
     average: float
     primary: bool
+    error: list[float] | None = None
+    """Standard error of each point of a mean."""
 
 
 def plot_curve(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Accuracy after each task against the classes seen: a line for every readout of every run."""
     lines = curves(results)
-    figure = Figure(figsize=(7.2, 4.4), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _axes((7.2, 4.4), ", ".join(dict.fromkeys(result["stream"] for result in results)))
     for index, line in enumerate(lines):
-        axes.plot(
-            line.seen,
-            line.accuracy,
-            label=f"{line.label}  ({_average(line, lines)})",
-            color=_COLOURS[index % len(_COLOURS)],
-            marker=_MARKERS[index // len(_COLOURS) % len(_MARKERS)],
-            markersize=5,
-            linewidth=2.0 if line.primary else 1.4,
-            linestyle="-" if line.primary else (0, (4, 2)),
-            clip_on=False,
-            zorder=3 if line.primary else 2.5,
-        )
+        _draw(axes, line, f"{line.label}  ({_average(line, lines)})", index)
     _dress(axes, lines)
-    axes.set_title(", ".join(dict.fromkeys(result["stream"] for result in results)), loc="left", weight="bold", pad=12)
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    write_bytes(path, image.getvalue())
+    # Curves fall from the upper left, so the lower left is where there is room.
+    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", labelcolor=_INK, fontsize=9)
+    _write(figure, path)
+
+
+def plot_comparison(summaries: Sequence[Summary], title: str, path: Path) -> None:
+    """The mean curve of every method that finished a run, with a band of one standard error to either side."""
+    lines = mean_curves(summaries)
+    figure, axes = _axes((9.0, max(4.8, 0.9 + 0.21 * len(lines))), title)
+    for index, line in enumerate(lines):
+        _draw(axes, line, f"{line.label}  ({_average(line, lines)})", index)
+    _dress(axes, lines)
+    # Beside the curves, where there is room for many names.
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=_INK, fontsize=9)
+    _write(figure, path)
+
+
+def mean_curves(summaries: Sequence[Summary]) -> list[Line]:
+    """A line for every method that has a curve. Which ends highest comes first, so that neighbours differ in colour."""
+    lines = []
+    for summary in summaries:
+        average = summary.figures["avg"]
+        if average is not None:
+            errors = [point.error for point in summary.curve if point.error is not None]
+            accuracy = [point.mean for point in summary.curve]
+            lines.append(Line(summary.method, summary.seen, accuracy, average.mean, True, errors or None))
+    return sorted(lines, key=lambda line: -line.accuracy[-1])
 
 
 def curves(results: Sequence[dict[str, Any]]) -> list[Line]:
@@ -78,6 +92,40 @@ def _average(line: Line, lines: Sequence[Line]) -> str:
     return f"avg{over} {line.average:.2f} %"
 
 
+def _axes(size: tuple[float, float], title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", weight="bold", pad=12)
+    return figure, axes
+
+
+def _draw(axes: Axes, line: Line, label: str, index: int) -> None:
+    """One line; colours come round after seven lines, with another marker."""
+    colour = _COLOURS[index % len(_COLOURS)]
+    axes.plot(
+        line.seen,
+        line.accuracy,
+        label=label,
+        color=colour,
+        marker=_MARKERS[index // len(_COLOURS) % len(_MARKERS)],
+        markersize=5,
+        linewidth=2.0 if line.primary else 1.4,
+        linestyle="-" if line.primary else (0, (4, 2)),
+        clip_on=False,
+        zorder=3 if line.primary else 2.5,
+    )
+    if line.error:
+        band = list(zip(line.accuracy, line.error, strict=True))
+        low, high = [mean - error for mean, error in band], [mean + error for mean, error in band]
+        axes.fill_between(line.seen, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    write_bytes(path, image.getvalue())
+
+
 def _dress(axes: Axes, lines: Sequence[Line]) -> None:
     """Scale, labels, and no ink that says nothing."""
     lowest = min(value for line in lines for value in line.accuracy)
@@ -97,5 +145,3 @@ def _dress(axes: Axes, lines: Sequence[Line]) -> None:
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color("#bbbbbb")
-    # Curves fall from the upper left, so the lower left is where there is room.
-    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", labelcolor=_INK, fontsize=9)

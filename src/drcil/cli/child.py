@@ -1,0 +1,26 @@
+"""``python -m drcil.cli.child`` is ``drcil`` for a parent process: a command that is stopped when its parent ends.
+
+The parent holds the other end of standard input. It closes when the parent is gone, however it went.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+from . import main
+
+
+def end_with_parent() -> None:
+    """Wait for the end of standard input, then stop as at a polite kill."""
+    # Not through sys.stdin: its lock, held by a waiting thread, would keep the interpreter from closing.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Commands in processes of their own: one that breaks takes no other with it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import UserError
+
+_PATIENCE = 30.0
+"""Seconds that a child has to stop before it is killed."""
+
+
+class Child:
+    """A ``drcil`` command in a process that ends with this one at the latest; what it prints goes to a log."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.log = log
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with open(log, "wb") as file:
+                # A session of its own: the interrupt key is for the parent, which then stops its children once.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "drcil.cli.child", *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise UserError(f"cannot write {log}: {error.strerror or error}") from error
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def failure(self) -> str | None:
+        """Why it did not do what it was told to, in a sentence; None if it did."""
+        code = self._process.wait()
+        if code == 0:
+            return None
+        if code < 0:
+            name = signal.Signals(-code).name
+            return f"ended by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
+        lines = [line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines()]
+        last = next((line for line in reversed(lines) if line), f"exit code {code}")
+        return last.removeprefix("drcil: ")
+
+    def ask_to_stop(self) -> None:
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Wait for the end; a child that does not come to one is killed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_PATIENCE)
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()

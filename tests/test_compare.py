@@ -1,0 +1,506 @@
+"""Comparisons: what is finished is not trained again, what fails harms nothing else, and means are means."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import drcil
+from drcil.cli import main
+from drcil.cli.compare import share_cores
+from drcil.cli.run import run_arguments
+from drcil.methods import METHODS
+from drcil.methods.base import name_it
+from drcil.methods.icarl import Icarl
+from drcil.report.comparison import Outcome, figure, markdown, runs_csv, summarise, summary_csv
+from drcil.report.folder import find_place, open_folder
+from drcil.report.plots import mean_curves, plot_comparison
+from drcil.runs.adopt import find_twin
+from drcil.runs.children import Child
+from drcil.runs.compare import Entry, carry_out, plan_entries
+from drcil.runs.follow import Follower
+from drcil.runs.reuse import find_run, is_finished
+from drcil.runs.run import Run
+from drcil.runs.settings import RunSettings, make_settings
+from drcil.stages import Readout
+from test_resume import assert_same, outcome
+
+TINY = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "engine": {"device": "cpu", "threads": 1}}
+TINY_OPTIONS = ["--tasks", "2", "--epochs-scale", "0.02", "--threads", "1"]
+
+
+def tiny(method: str = "replay", **options: Any) -> RunSettings:
+    return make_settings(method=method, **{**TINY, **options})
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRCIL_DATA", raising=False)
+
+
+class ClassifierFirst(Icarl):
+    """iCaRL, read by its classifier."""
+
+    def readouts(self) -> Mapping[str, Readout]:
+        return dict(reversed(super().readouts().items()))
+
+
+@pytest.fixture
+def twin(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a method that is trained as iCaRL is."""
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
+    card = {"summary": "iCaRL by its classifier", "paper": "none", "year": 2017, "recipe": "icarl"}
+    name_it("icarl-classifier", ClassifierFirst, trained_as="icarl", **card)
+    return "icarl-classifier"
+
+
+# Figures
+
+
+def test_the_standard_error_by_hand() -> None:
+    # Deviations -2, -1, 3 from the mean 3: s² = 14 / 2, and s / √3 = √(7 / 3).
+    assert figure([1.0, 2.0, 6.0]).mean == 3
+    assert figure([1.0, 2.0, 6.0]).error == pytest.approx((7 / 3) ** 0.5)
+    assert figure([5.0]).error is None
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=9), st.floats(-50, 50), st.floats(0.1, 10))
+def test_the_standard_error_ignores_shifts_and_follows_scales(values: list[float], shift: float, scale: float) -> None:
+    moved = figure([scale * value + shift for value in values])
+    error = figure(values).error
+    assert error is not None
+    assert moved.error == pytest.approx(scale * error, rel=1e-6, abs=1e-6)
+    assert moved.mean == pytest.approx(scale * figure(values).mean + shift, rel=1e-6, abs=1e-6)
+
+
+def answer(curve: Sequence[float], readout: str = "classifier", **figures: Any) -> dict[str, Any]:
+    own = {"avg": fmean(curve), "last": curve[-1], "forgetting": 4.0, "parameters": 1234567, "seconds": 10.0}
+    return {**own, "curve": list(curve), "tasks": [2, 3], "readout": readout, **figures}
+
+
+OUTCOMES = [
+    Outcome("replay", 0, "runs/a", answer([90.0, 70.0], forgetting=1.0)),
+    Outcome("icarl", 0, "runs/b", answer([95.0, 91.0], "nme")),
+    Outcome("broken", 0, "runs/c", None, "no | such thing"),
+    Outcome("replay", 1, "runs/d", answer([80.0, 60.0], forgetting=3.0)),
+    Outcome("icarl", 1, "runs/e", None, "ended by SIGKILL"),
+    Outcome("broken", 1, "runs/f", None, "no | such thing"),
+]
+
+
+def test_a_row_is_the_mean_over_the_seeds_that_finished() -> None:
+    replay, icarl, broken = summarise(OUTCOMES)
+    assert [one.method for one in (replay, icarl, broken)] == ["replay", "icarl", "broken"]
+    assert replay.figures["avg"] == figure([80.0, 70.0]) and replay.curve == [figure([90, 80]), figure([70, 60])]
+    assert replay.seen == [2, 5]
+    assert icarl.figures["last"] == figure([91.0]) and icarl.readout == "nme"
+    assert broken.figures["avg"] is None and broken.curve == []
+    assert (replay.note, icarl.note) == ("", "seed 1 failed: ended by SIGKILL")
+    assert broken.note == "failed: no | such thing"
+
+
+def test_the_table_in_markdown() -> None:
+    header, rule, replay, icarl, broken = markdown(summarise(OUTCOMES)).splitlines()
+    assert header == "| method | readout | Avg | Last | forgetting | parameters | seconds | note |"
+    assert replay == "| replay | classifier | 75.00 ± 5.00 | 65.00 ± 5.00 | 2.00 ± 1.00 | 1,234,567 | 10.0 ± 0.0 |  |"
+    assert icarl.startswith("| icarl | nme | 93.00 | 91.00 | 4.00 | 1,234,567 | 10.0 |")
+    assert broken == "| broken | – | – | – | – | – | – | failed: no / such thing |"
+    assert {line.count("|") for line in (header, rule, replay, icarl, broken)} == {9}
+    plain = markdown(summarise([OUTCOMES[0], OUTCOMES[3]])).splitlines()
+    assert plain[0] == "| method | Avg | Last | forgetting | parameters | seconds |"
+
+
+def test_the_tables_for_programs() -> None:
+    summaries = summarise(OUTCOMES)
+    runs = list(csv.DictReader(io.StringIO(runs_csv(summaries))))
+    assert [(row["method"], row["seed"]) for row in runs[:2]] == [("replay", "0"), ("replay", "1")]
+    assert (runs[1]["avg"], runs[1]["2"], runs[1]["5"]) == ("70.0", "80.0", "60.0")
+    assert runs[3]["failure"] == "ended by SIGKILL" and runs[3]["avg"] == ""
+    means = {row["method"]: row for row in csv.DictReader(io.StringIO(summary_csv(summaries)))}
+    assert (means["replay"]["avg"], means["replay"]["avg_error"], means["replay"]["runs"]) == ("75.0", "5.0", "2")
+    assert (means["icarl"]["avg"], means["icarl"]["avg_error"], means["icarl"]["runs"]) == ("93.0", "", "1")
+
+
+def test_curves_of_many_methods_are_listed_as_they_end(tmp_path: Path) -> None:
+    outcomes = [
+        Outcome(f"m{rank}", seed, "", answer([90.0, 30.0 + rank + seed])) for rank in range(15) for seed in (0, 1)
+    ]
+    lines = mean_curves(summarise([*outcomes, OUTCOMES[2]]))
+    assert [line.label for line in lines] == [f"m{rank}" for rank in reversed(range(15))]
+    assert lines[0].accuracy == [90.0, 44.5] and lines[0].error == [0.0, pytest.approx(0.5)]
+    plot_comparison(summarise(outcomes), "digits-b0-5", tmp_path / "curves.png")
+    with Image.open(tmp_path / "curves.png") as image:
+        assert image.width > image.height > 600
+
+
+# Runs that are there
+
+
+def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_path: Path) -> None:
+    run = Run.create(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
+    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs")
+    assert found is not None and found.directory == run.directory
+    for other in (
+        {"seed": 1},
+        {"order_seed": 1},
+        {"tasks": 3},
+        {"memory": "20"},
+        {"epochs_scale": 0.03},
+        {"settings": {"first.lr": 0.2}},
+        {"augment": "none"},
+        {"validation": 0.1},
+        {"engine": {"precision": "bf16-mixed"}},
+    ):
+        assert find_run(tiny(**other), tmp_path / "runs") is None, other
+    assert find_run(tiny("icarl"), tmp_path / "runs") is None
+    (tmp_path / "runs" / "damaged").mkdir()
+    (tmp_path / "runs" / "damaged" / "config.toml").write_text("format =")
+    assert find_run(tiny(), tmp_path / "runs") is not None
+
+
+def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_path: Path) -> None:
+    Run.create(tiny(), tmp_path / "runs" / "a-stopped")
+    run = Run.create(tiny(), tmp_path / "runs" / "finished")
+    result = run.go()
+    before = {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")}
+    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    assert (entry.directory, entry.result) == (run.directory, result)
+    assert {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")} == before
+    # What was learnt with another recipe than today's is another run.
+    state = run.directory / "tasks" / "02" / "state.json"
+    state.write_text(state.read_text().replace('"momentum": 0.9', '"momentum": 0.8'))
+    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    assert entry.directory.name == "a-stopped" and entry.result is None
+
+
+def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
+    Run.create(tiny(memory="20"))
+    (entry,) = plan_entries([tiny()], Path("runs"))
+    assert not entry.begun and entry.directory == Path("runs/replay-digits-b0-5-seed0-2")
+
+
+def test_settings_survive_the_command_line(tmp_path: Path) -> None:
+    settings = tiny(
+        seed=3,
+        order_seed=4,
+        memory="2/class",
+        tasks=1,
+        augment="none",
+        validation=0.25,
+        profile="cpu",
+        settings={"first.curve": "steps", "first.milestones": [1, 2], "first.lr": 1e-3, "first.warmup": 0},
+        engine={"device": "cpu", "threads": 1, "workers": 0, "eval_every": 1},
+    )
+    assert main([*run_arguments(settings, tmp_path / "run"), "--quiet"]) == 0
+    assert Run.open(tmp_path / "run").settings == settings
+
+
+# Twins
+
+
+REGISTERED = [(spec.trained_as, name) for name, spec in METHODS.items() if spec.trained_as]
+
+
+@pytest.mark.usefixtures("twin")
+@pytest.mark.parametrize(
+    ("first", "second"), [("icarl", "icarl-classifier"), ("icarl-classifier", "icarl"), *REGISTERED]
+)
+def test_an_adopted_run_is_as_if_it_had_been_trained(
+    first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = Run.create(tiny(second, validation=0.2), tmp_path / "outright" / "run")
+    trained.go()
+    source = Run.create(tiny(first, validation=0.2), tmp_path / "runs" / "first")
+    source.go()
+    before = outcome(source.directory)
+    arguments = run_arguments(tiny(second, validation=0.2), tmp_path / "runs" / "second")
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"2 tasks adopted from {source.directory}: {first} is trained as {second} is\n")
+    assert "task 1 done" not in said
+
+    adopted = Run.open(tmp_path / "runs" / "second")
+    assert_same(outcome(trained.directory), outcome(adopted.directory))
+    assert adopted.result()["readout"] == trained.result()["readout"] != source.result()["readout"]
+    for own, outright in zip(adopted.finished_tasks(), trained.finished_tasks(), strict=True):
+        states = [json.loads((task / "state.json").read_text()) for task in (own, outright)]
+        for state in states:
+            del state["task"]["seconds"], state["task"]["learning_seconds"]
+        assert states[0] == states[1]
+    events = [json.loads(line) for line in (adopted.directory / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["Adopted", "Started"]
+
+    # It is a run like any other, and does without the one it came from.
+    assert_same(before, outcome(source.directory))
+    shutil.rmtree(source.directory)
+    assert main(["resume", str(adopted.directory), "--quiet"]) == 0
+    assert main(["show", str(adopted.directory)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(adopted.directory), "digits-b0-5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(trained.result()["last"], abs=0.01)
+    learner = drcil.load(adopted.finished_tasks()[-1], device="cpu")
+    assert learner.options.method == second and list(learner.readouts()) == list(trained.result()["readouts"])
+
+
+def test_a_run_that_was_killed_before_its_first_result_goes_on(tmp_path: Path) -> None:
+    run = Run.create(tiny(), tmp_path / "run")
+    whole = run.go()
+    (run.directory / "result.json").unlink()
+    assert main(["resume", str(run.directory)]) == 0
+    assert run.result() == whole
+
+
+def test_what_a_twin_has_not_learnt_yet_is_trained(twin: str, tmp_path: Path) -> None:
+    trained = Run.create(tiny(twin, tasks=3), tmp_path / "outright" / "run")
+    trained.go()
+    Run.create(tiny("icarl", tasks=1), tmp_path / "runs" / "first").go()
+    assert main([*run_arguments(tiny(twin, tasks=3), tmp_path / "runs" / "second"), "--quiet"]) == 0
+    assert_same(outcome(trained.directory), outcome(tmp_path / "runs" / "second"))
+
+
+def test_only_a_twin_of_the_same_settings_is_adopted(twin: str, tmp_path: Path) -> None:
+    Run.create(tiny("icarl", tasks=1), tmp_path / "icarl").go()
+    assert find_twin(tiny(twin), tmp_path) is not None
+    assert find_twin(tiny(twin, seed=1), tmp_path) is None
+    assert find_twin(tiny(twin, settings={"temperature": 3.0}), tmp_path) is None
+    assert find_twin(tiny("replay"), tmp_path) is None
+
+
+# Many at a time
+
+
+class Script:
+    """A worker that takes so many looks and then has this to say."""
+
+    def __init__(self, looks: int, failure: str | None = None) -> None:
+        self.looks, self._failure, self.stopped, self.closed = looks, failure, False, False
+
+    def running(self) -> bool:
+        self.looks -= 1
+        return self.looks > 0
+
+    def failure(self) -> str | None:
+        return self._failure
+
+    def ask_to_stop(self) -> None:
+        self.stopped = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Listing:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.shown: list[list[str]] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+    step = say
+
+    def show(self, lines: Sequence[str]) -> None:
+        self.shown.append(list(lines))
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drcil.runs.compare._GLANCE", 0.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+@given(jobs=st.integers(1, 4), looks=st.lists(st.integers(1, 5), min_size=6, max_size=6))
+def test_never_more_at_a_time_than_asked_and_never_twins(jobs: int, looks: list[int]) -> None:
+    names = ["foster", "replay", "foster-b4"]
+    entries = [Entry(tiny(name, seed=seed), Path("nowhere"), begun=False) for seed in (0, 1) for name in names]
+    display = Listing()
+    pace = iter(looks)
+    carry_out(entries, jobs, lambda entry: Script(next(pace), "it was only played"), display)
+    assert [entry.failure for entry in entries] == ["it was only played"] * 6
+    for lines in display.shown:
+        assert len(lines) <= jobs
+        for seed in (0, 1):
+            assert sum(line.startswith("foster") and f"seed {seed}" in line for line in lines) <= 1
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_what_was_begun_goes_on_before_its_twin_begins() -> None:
+    entries = [Entry(tiny("foster-b4"), Path("a"), begun=False), Entry(tiny("foster"), Path("b"), begun=True)]
+    order: list[str] = []
+
+    def start(entry: Entry) -> Script:
+        order.append(entry.settings.method)
+        return Script(2, "it was only played")
+
+    carry_out(entries, 4, start, Listing())
+    assert order == ["foster", "foster-b4"]
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
+    workers = [Script(1000), Script(1000)]
+    given_out = iter(workers)
+
+    class Impatient(Listing):
+        def show(self, lines: Sequence[str]) -> None:
+            raise KeyboardInterrupt
+
+    entries = [Entry(tiny(seed=seed), Path("nowhere"), begun=False) for seed in (0, 1, 2)]
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(entries, 2, lambda entry: next(given_out), Impatient())
+    assert all(worker.stopped and worker.closed for worker in workers)
+
+
+def test_cores_are_shared_unless_it_is_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    free = tiny("replay", stream="cifar100-b0-10", engine={})
+    assert [share_cores(free, jobs).engine.threads for jobs in (1, 3, 20)] == [None, 2, 1]
+    assert share_cores(tiny(engine={"threads": 5}), 4).engine.threads == 5
+
+
+def test_a_run_is_followed_through_its_events(tmp_path: Path) -> None:
+    run = Run.create(tiny(tasks=2), tmp_path / "run")
+    with pytest.raises(RuntimeError):
+        run.go(listener=_fail)
+    follower = Follower(run.directory)
+    assert (follower.finished(), str(follower)) == ([], "starting"), "what an earlier process did is not news"
+    run.go()
+    first, second = follower.finished()
+    assert first.startswith("task 1/2 done") and second.startswith("task 2/2 done")
+    assert str(follower).startswith("task 2/2 later, epoch 1/1")
+    with open(run.directory / "events.jsonl", "a") as log:
+        log.write('{"time": 1, "event": "TaskDone", "ta')
+    assert follower.finished() == []
+
+
+def _fail(event: object) -> None:
+    raise RuntimeError
+
+
+def test_a_question_has_one_place(tmp_path: Path) -> None:
+    first = find_place(tmp_path / "digits", {"seeds": 1})
+    open_folder(first, {"seeds": 1})
+    assert find_place(tmp_path / "digits", {"seeds": 1}) == first == tmp_path / "digits"
+    assert find_place(tmp_path / "digits", {"seeds": 2}) == tmp_path / "digits-2"
+    (tmp_path / "mine").mkdir()
+    assert find_place(tmp_path / "mine", {"seeds": 1}) == tmp_path / "mine-2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["compare", "digits-b0-5"], "METHOD"),
+        (["compare", "icarl", "replya", "digits-b0-5"], "did you mean 'replay'?"),
+        (["compare", "icarl", "icarl", "digits-b0-5"], "'icarl' is given 2 times"),
+        (["compare", "icarl", "digits-b0-5", "--seeds", "0"], "--seeds"),
+        (["compare", "icarl", "replay", "digits-b0-5", "--set", "temperature=2"], "setting of 'replay' 'temperature'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_runs(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# Processes
+
+
+def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without memory replay does as well as fine-tuning, which is finished already, and iCaRL refuses."""
+    finetuned = Run.create(tiny("finetune"))
+    finetuned.go()
+    command = ["compare", "icarl", "replay", "finetune", "digits-b0-5", "--memory", "none", *TINY_OPTIONS]
+    assert main([*command, "--json", "--jobs", "2"]) == 1
+    output = capsys.readouterr()
+    icarl, replay, finetune = json.loads(output.out)["methods"]
+    why = "'icarl' needs an exemplar of every class, but a memory of 'none' has none for each of 4 classes"
+    assert icarl["runs"][0]["failure"].startswith(why) and icarl["avg"] is None
+    assert replay["avg"] == finetune["avg"] == {"mean": finetuned.result()["avg"], "error": None}
+    assert finetune["runs"][0]["directory"] == str(finetuned.directory)
+    assert "finetune, seed 0: finished before, in runs/finetune-digits-b0-5-seed0\n" in output.err
+    assert "replay, seed 0: task 2/2 done" in output.err
+    place = tmp_path / "comparisons" / "digits-b0-5"
+    names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "logs"}
+    assert {file.name for file in place.iterdir()} == names
+    assert f"failed: {why}" in (place / "table.md").read_text()
+    assert json.loads((place / "comparison.json").read_text()) == json.loads(output.out)
+    assert not (tmp_path / "runs" / "icarl-digits-b0-5-seed0").exists()
+
+
+def test_why_a_process_ended(tmp_path: Path) -> None:
+    refused = Child(["list", "method"], tmp_path / "logs" / "a.log")
+    killed = Child(["list", "methods"], tmp_path / "logs" / "b.log")
+    os.kill(killed._process.pid, signal.SIGKILL)
+    assert str(refused.failure()).startswith("unknown list 'method'; did you mean 'methods'?")
+    assert killed.failure() == "ended by SIGKILL, as the system does when memory runs out"
+    for child in (refused, killed):
+        child.close()
+
+
+LONGER = ["compare", "replay", "icarl", "digits-b0-5", "--tasks", "3", "--epochs-scale", "0.2", "--threads", "1"]
+
+
+@pytest.mark.slow
+def test_a_comparison_that_was_killed_goes_on_and_ends_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a polite kill within the first run, then by one that leaves no time for anything."""
+    for method in ("replay", "icarl"):
+        Run.create(tiny(method, tasks=3, epochs_scale=0.2), tmp_path / "outright" / method).go()
+    for number, code in ((signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        events = tmp_path / "runs" / "replay-digits-b0-5-seed0" / "events.jsonl"
+        before = events.stat().st_size if events.exists() else 0
+        parent = os.fork()
+        if parent == 0:
+            os._exit(main([*LONGER, "--quiet"]))
+        for _ in range(1200):
+            time.sleep(0.1)
+            if events.exists() and b"EpochDone" in events.read_bytes()[before:]:
+                break
+        os.kill(parent, number)
+        assert os.waitstatus_to_exitcode(os.waitpid(parent, 0)[1]) == code
+        child = _last_process(events)
+        for _ in range(300):
+            if not _alive(child):
+                break
+            time.sleep(0.1)
+        assert not _alive(child), "a child outlived its parent"
+        assert not is_finished(Run.open(events.parent)), "it was finished before it could be killed"
+    assert main([*LONGER, "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for method in found["methods"]:
+        (run,) = method["runs"]
+        assert_same(outcome(tmp_path / "outright" / method["method"]), outcome(Path(run["directory"])))
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def _last_process(events: Path) -> int:
+    started = [line for line in events.read_text().splitlines() if '"Started"' in line]
+    return int(json.loads(started[-1])["process"])
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
