@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
 _NAMED_FILES = 3
+_ENGINE_OPTIONS = ("device", "precision", "threads", "workers", "eval_every")
 
 
 def run(
@@ -115,7 +116,7 @@ def run(
 def run_arguments(settings: RunSettings, out: Path) -> list[str]:
     """What ``drcil`` is to be called with, so that it makes a run of these settings in this place."""
     given = settings.model_dump(mode="json", exclude={"format", "method", "stream", "settings", "engine"})
-    given |= settings.engine.model_dump(mode="json", exclude={"snapshot_seconds", "inference_batch"})
+    given |= settings.engine.model_dump(mode="json", include=set(_ENGINE_OPTIONS))
     arguments = ["run", settings.method, settings.stream, f"--out={out}"]
     arguments += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
     return arguments + [f"--set={key}={toml_text(value)}" for key, value in settings.settings.items()]
