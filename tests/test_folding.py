@@ -58,10 +58,17 @@ def assert_same(given: Tensor, expected: Tensor) -> None:
     assert (given - expected).abs().max() <= 2e-5 * expected.abs().max()
 
 
-@pytest.mark.parametrize("name", sorted(BACKBONES))
-def test_folding_changes_no_feature(name: str) -> None:
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in sorted(BACKBONES)),
+    ("resnet-digits", {"shortcut": "projected", "last_relu": False}),
+    ("resnet18", {"last_relu": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_folding_changes_no_feature(name: str, options: dict[str, Any]) -> None:
     with randomness("test", name):
-        backbone = build_backbone(name, 3)
+        backbone = build_backbone(name, 3, **options)
     used(backbone, name).eval()
     before = copy.deepcopy(backbone.state_dict())
     folded = fold_convolutions(backbone)
@@ -173,7 +180,7 @@ def test_stored_sizes_at_100_classes_in_ten_tasks(name: str, options: dict[str, 
     net = Net(build_backbone("resnet32", 3), build_head(name, 64, **options))
     for _ in range(10):
         net.head.grow(10)
-    assert sum(parameter.numel() for parameter in net.parameters()) + net.frozen_parameters() == parameters
+    assert net.size() == parameters
 
 
 def test_every_head_is_described_by_the_name_it_is_registered_under() -> None:

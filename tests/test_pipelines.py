@@ -207,6 +207,12 @@ def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digi
     assert all(map(torch.equal, frozen.values(), one.backbone.state_dict().values()))
 
 
+def test_mec_balances_the_expanded_model_before_it_is_compressed(digits: Stream) -> None:
+    learner, stages = stages_of_task_2("mec", digits, settings={"remedies": ["bft"]})
+    assert [stage.name for stage in stages] == ["expansion", "balancing", "compression"]
+    assert learner.method.stages(2) == ("expansion", "finetuning", "compression")
+
+
 def test_weight_aligning_makes_the_mean_norms_equal() -> None:
     layer = torch.nn.Linear(7, 9)
     old = layer.weight[:5].clone()

@@ -154,10 +154,9 @@ class Method(ABC):
         self.parts = parts
 
     def parameters(self) -> int:
-        """Numbers that the primary readout's net holds, frozen branches included (batch statistics not)."""
+        """Learnt numbers that the primary readout's net answers with; what serves training alone is not counted."""
         net = next(iter(self.readouts().values())).net
-        frozen = getattr(net, "frozen_parameters", lambda: 0)
-        return sum(parameter.numel() for parameter in net.parameters()) + int(frozen())
+        return net.size() if isinstance(net, Net) else sum(parameter.numel() for parameter in net.parameters())
 
 
 @dataclass(frozen=True)

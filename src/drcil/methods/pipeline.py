@@ -57,8 +57,8 @@ class PipelineSettings(Settings):
         return remedies
 
 
-class Adjustment:
-    """The vector that logit adjustment adds to logits; it moves to their device once."""
+class PerClass:
+    """A number per class, such as what logit adjustment adds; it moves to the logits' device once."""
 
     def __init__(self, vector: Tensor) -> None:
         self.vector = vector
@@ -110,16 +110,16 @@ class Pipeline(Method):
         net = self.begin(task, self.new_head)
         engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.first, groups=self.groups(net)))
 
-    def adjustment(self, task: Task, data: ImageSet) -> Adjustment:
+    def adjustment(self, task: Task, data: ImageSet) -> PerClass:
         """What logit adjustment adds to the logits in training; nothing without that remedy."""
         if "la" not in self.settings.remedies:
-            return Adjustment(torch.zeros(()))
+            return PerClass(torch.zeros(()))
         counts = torch.from_numpy(data.counts(task.total))
         if self.settings.adjust_by == "class":
-            return Adjustment(logit_adjustment(counts, self.settings.tro))
-        return Adjustment(task_logit_adjustment(counts, task.sizes, self.settings.tro))
+            return PerClass(logit_adjustment(counts, self.settings.tro))
+        return PerClass(task_logit_adjustment(counts, task.sizes, self.settings.tro))
 
-    def classification(self, logits: Logits, labels: Tensor, old: int, adjust: Adjustment) -> dict[str, Term]:
+    def classification(self, logits: Logits, labels: Tensor, old: int, adjust: PerClass) -> dict[str, Term]:
         """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
         own = self.settings
         fusion = fusion_loss(logits.fused, labels, adjust.beside(logits.fused))

@@ -24,21 +24,23 @@ class SideBySide(Backbone):
         self.channels = sum(member.channels for member in members)
 
     def forward(self, images: Tensor) -> Features:
+        # A frozen member has no parameter that takes a gradient, so that no graph is kept of what it computes.
         seen: list[Features] = [member(images) for member in self.members]
         maps = torch.cat([one.map for one in seen], dim=1)
         return Features(seen[-1].stages, maps, torch.cat([one.pooled for one in seen], dim=1))
 
     def describe(self) -> dict[str, Any]:
-        return {"members": [member.describe() for member in self._backbones()]}
+        return {"members": [member.describe() for member in self.backbones()]}
 
     def normalised_convolutions(self) -> list[tuple[str, str]]:
         return [
             (f"members.{index}.{conv}", f"members.{index}.{norm}")
-            for index, member in enumerate(self._backbones())
+            for index, member in enumerate(self.backbones())
             for conv, norm in member.normalised_convolutions()
         ]
 
-    def _backbones(self) -> list[Backbone]:
+    def backbones(self) -> list[Backbone]:
+        """The members, oldest first."""
         return [member for member in self.members if isinstance(member, Backbone)]
 
 
@@ -61,6 +63,14 @@ class ExpandedNet(Net):
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "part": "expanded", "auxiliary": self.auxiliary.out_features}
+
+    def size(self) -> int:
+        return super().size() - sum(parameter.numel() for parameter in self.auxiliary.parameters())
+
+
+def members_of(net: Net) -> list[Backbone]:
+    """The backbones of a net, oldest first: several if it has grown, else its only one."""
+    return net.backbone.backbones() if isinstance(net.backbone, SideBySide) else [net.backbone]
 
 
 def build_expanded(description: Mapping[str, Any]) -> ExpandedNet:

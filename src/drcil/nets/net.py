@@ -32,9 +32,9 @@ class Net(nn.Module):
         """What ``nets.build.build_net`` needs to make a net of the same shape, as JSON."""
         return {"part": "net", "backbone": self.backbone.describe(), "head": self.head.describe()}
 
-    def frozen_parameters(self) -> int:
-        """How many learnt numbers are kept outside the parameters: the head's frozen branches."""
-        return self.head.frozen_parameters()
+    def size(self) -> int:
+        """How many learnt numbers it answers with: parameters and frozen branches, batch statistics not."""
+        return sum(parameter.numel() for parameter in self.parameters()) + self.head.frozen_parameters()
 
 
 class FoldedNet(nn.Module):

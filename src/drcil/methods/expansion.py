@@ -1,0 +1,113 @@
+"""What methods share that put a new backbone beside the old ones: DER, FOSTER and MEC.
+
+The expanded net starts as the old net does: frozen copies of its backbones, and its classifier's numbers where old
+classes are seen through old backbones. MEC and FOSTER then compress it into a net of the old size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..heads.base import Head, new_linear
+from ..heads.linear import LinearHead
+from ..nets.expanded import ExpandedNet, members_of
+from ..nets.net import Net
+from ..objectives import distillation
+from ..stages import Batch, Group, Losses, Objective, Output, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine
+from .parts import Part
+from .remedies import classifier_of
+
+
+def widened(known: nn.Linear, channels: int, classes: int) -> nn.Linear:
+    """A fresh layer of this size, with the known one in its corner: the first rows, on the first channels."""
+    fresh = new_linear(channels, classes)
+    with torch.no_grad():
+        fresh.weight[: known.out_features, : known.in_features] = known.weight
+        fresh.bias[: known.out_features] = known.bias
+    return fresh
+
+
+def wider_head(previous: Net, task: Task) -> LinearHead:
+    """A plain head for the expanded net: the width of one more backbone, the classes of all tasks so far."""
+    head = LinearHead(previous.backbone.channels + members_of(previous)[-1].channels)
+    for classes in task.sizes:
+        head.grow(classes)
+    return head
+
+
+def expand(previous: Net, head: Head, auxiliary_classes: int) -> ExpandedNet:
+    """The previous net's backbones, frozen, and a copy of the newest to be trained, under this wider head.
+
+    The head's classifier starts as the previous one, widened; the auxiliary classifier starts afresh.
+    """
+    members = [copy.deepcopy(member).requires_grad_(False) for member in members_of(previous)]
+    newest = copy.deepcopy(members[-1]).requires_grad_(True)
+    expanded = ExpandedNet([*members, newest], head, auxiliary_classes)
+    start = widened(classifier_of(previous), head.channels, head.classes)
+    classifier_of(expanded).load_state_dict(start.state_dict())
+    return expanded
+
+
+def train_expanded(
+    name: str,
+    expanded: ExpandedNet,
+    task: Task,
+    engine: Engine,
+    objective: Objective,
+    schedule: Schedule,
+    *,
+    teachers: Mapping[str, nn.Module] | None = None,
+    groups: Sequence[Group] | None = None,
+) -> None:
+    """The stage of the newest backbone: new images and memory, all earlier backbones in evaluation mode."""
+    data, frozen = task.new.join(task.memory), members_of(expanded)[:-1]
+    engine.fit(Stage(name, expanded, data, objective, schedule, teachers=teachers or {}, groups=groups, frozen=frozen))
+
+
+def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:
+    """w · CE(auxiliary, targets): what the newest backbone can tell by itself."""
+    return Term(F.cross_entropy(output.logits.extras["auxiliary"], targets), weight)
+
+
+def kept_term(output: Output, previous: Output, temperature: float, weight: float) -> Term:
+    """w · KD_T(Φ_{t-1} → old columns): what the expanded net must not unlearn."""
+    taught = previous.logits.fused
+    return Term(distillation(output.logits.fused[:, : taught.shape[1]], taught, temperature), weight)
+
+
+def compress(
+    previous: Net,
+    expanded: ExpandedNet,
+    task: Task,
+    engine: Engine,
+    distil: Callable[[Tensor, Tensor], Tensor],
+    schedule: Schedule,
+) -> Net:
+    """A net of the old size that starts as the previous one and learns to answer as the expanded one does.
+
+    ``distil`` takes the student's and the teacher's logits over all classes.
+    """
+    student = copy.deepcopy(previous)
+    student.head.grow(len(task.classes))
+
+    def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        """KD(expanded → student)."""
+        return {"compression": Term(distil(output.logits.fused, teachers["expanded"].logits.fused))}
+
+    data = task.new.join(task.memory)
+    engine.fit(Stage("compression", student, data, objective, schedule, teachers={"expanded": expanded}))
+    return student
+
+
+def largest(parts: Mapping[str, Part]) -> Net:
+    """The expanded net of the task just learnt, which chooses the exemplars; after task 1 the only net."""
+    net = parts.get("expanded", parts["net"])
+    assert isinstance(net, Net)
+    return net
