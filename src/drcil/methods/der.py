@@ -1,0 +1,85 @@
+"""DER, dynamically expandable representation: every task adds a backbone, and none is ever changed again.
+
+This is DER without its pruning, which was never released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..data.imageset import Int64
+from ..heads import LinearHead
+from ..stages import Batch, Losses, Output, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, Method, Settings, cross_entropy, method
+from .expansion import auxiliary_term, expand, train_expanded, wider_head
+from .remedies import align_weights, balanced_images, classifier_of, fine_tune_classifier
+
+
+class DerSettings(Settings):
+    first: Schedule
+    expansion: Schedule
+    retraining: Schedule
+    """Of a fresh classifier, for ``balancing="retrain"``."""
+    auxiliary: float = Field(ge=0)
+    """Weight of the classifier that sees the new backbone alone."""
+    balancing: Literal["align", "retrain"]
+    """How the classifier is corrected: weight aligning, or a fresh one trained on equally many images per class."""
+    temperature: float = Field(gt=0)
+    """What divides the logits while a fresh classifier is trained."""
+
+
+@method(
+    "der",
+    paper="Yan et al., DER: Dynamically Expandable Representation for Class Incremental Learning, CVPR",
+    year=2021,
+)
+class Der(Method):
+    """A backbone for every task beside all earlier ones, which are frozen; one classifier on top."""
+
+    Settings = DerSettings
+    settings: DerSettings
+    later_stages = ("expansion",)
+    copies = "1 per task, all but the newest frozen"
+
+    def stages(self, number: int) -> tuple[str, ...]:
+        retrained = number > 1 and self.settings.balancing == "retrain"
+        return super().stages(number) + (("retraining",) if retrained else ())
+
+    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
+        return balanced_images(new, memory) if stage == "retraining" else super().stage_images(stage, new, memory)
+
+    def needs_memory(self) -> bool:
+        """A fresh classifier can only learn the classes that it is shown."""
+        return self.settings.balancing == "retrain"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            return
+        net = expand(self.net, wider_head(self.net, task), len(task.classes) + 1)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE(z, y) + CE(auxiliary, y'), y' = 0 for any old class."""
+            return {
+                "classification": Term(F.cross_entropy(output.logits.fused, batch.labels)),
+                "auxiliary": auxiliary_term(output, auxiliary_targets(batch.labels, task.old), own.auxiliary),
+            }
+
+        train_expanded("expansion", net, task, engine, objective, own.expansion)
+        self.parts["net"] = net
+        if own.balancing == "align":
+            align_weights(classifier_of(net), task.old)
+        else:
+            fine_tune_classifier(net, task, engine, own.retraining, reset=True, temperature=own.temperature)
+
+
+def auxiliary_targets(labels: Tensor, old: int) -> Tensor:
+    """y' = 0 for every old class, and 1, 2, … for the new ones."""
+    return (labels - old + 1).clamp(min=0)
