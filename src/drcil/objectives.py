@@ -7,6 +7,7 @@ Nothing here waits for the device: parts of a batch are selected by weights, nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -154,11 +155,9 @@ def nca(
       class, so it cancels and is left out here; a 1 stands where the sample's own class would be; no hinge.
     """
     scores = scale * cosines
-    # Finite, unlike -∞: where a sample's class is the only one, the sum is empty and must still have a gradient.
-    nothing = torch.finfo(scores.dtype).min
     own = F.one_hot(labels, scores.shape[1]).bool()
     if form == "published":
-        rivals = scores.masked_fill(own, nothing).logsumexp(dim=1)
+        rivals = scores.masked_fill(own, -math.inf).logsumexp(dim=1)
         # The scale must not learn from the margin: shrinking it, even below zero, would be the easiest way to keep one.
         attraction = scores.gather(1, labels[:, None]).squeeze(1) - scale.detach() * margin
         return F.relu(rivals - attraction).mean()
