@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ from drcil.stages import (
     shuffle,
 )
 from drcil.train import Engine, EngineSettings, Journal, Look, loader
-from drcil.train.engine import make_repeatable
+from drcil.train.device import keep_freed_memory, make_repeatable
 from drcil.train.events import EpochDone, Event, StepDone
 from drcil.train.tally import Tally
 from small_engine import (
@@ -421,6 +422,56 @@ def test_cuda_is_told_to_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
+
+
+@pytest.mark.slow
+def test_a_compiled_stage_learns_what_a_plain_one_does() -> None:
+    nets = [make_net(), make_net()]
+    losses: list[list[float]] = [[], []]
+
+    def objective_for(index: int) -> Objective:
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            kept = distillation(output.logits.fused, teachers["teacher"].logits.fused, 2.0)
+            losses[index].append(float(kept.detach()))
+            return {**cross_entropy(output, teachers, batch), "distillation": Term(kept)}
+
+        return objective
+
+    schedule = SCHEDULE.model_copy(update={"lr": 0.02})
+    names = set(nets[1].state_dict())
+    for index, net in enumerate(nets):
+        stage = make_stage(net, objective=objective_for(index), teachers={"teacher": make_net()}, schedule=schedule)
+        fit(make_engine("crop", compile=bool(index)), stage)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert set(nets[1].state_dict()) == names
+    for (name, plain), compiled in zip(nets[0].state_dict().items(), nets[1].state_dict().values(), strict=True):
+        assert torch.allclose(plain, compiled, atol=1e-3), name
+
+
+def test_compiling_without_a_compiler_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(function: Any) -> Any:
+        raise RuntimeError("No working C++ compiler found\nand much more")
+
+    monkeypatch.setattr(torch, "compile", fails)
+    with pytest.raises(UserError, match=r"--compile cannot be used .* \(No working C\+\+ compiler found\); install a"):
+        make_engine(compile=True)
+
+
+def pages_fetched_for_large_tensors() -> int:
+    resource = pytest.importorskip("resource")
+    before: int = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(10_000_000)
+    after: int = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return after - before
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="another C library")
+def test_memory_that_was_freed_is_used_again() -> None:
+    """Forty megabytes are 9766 pages; fetched once, not twenty times."""
+    keep_freed_memory()
+    pages_fetched_for_large_tensors()
+    assert pages_fetched_for_large_tensors() < 9766
 
 
 def test_a_single_last_image_joins_the_batch_before_it_only_where_it_must(tmp_path: Path) -> None:

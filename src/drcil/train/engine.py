@@ -5,7 +5,6 @@ Methods say what is trained, on what, against which loss; how it is done is deci
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,15 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from ..data.augment import Augment, normalise
 from ..data.imageset import ImageSet
-from ..errors import UserError
 from ..keys import randomness
 from ..stages import Output, Readout, Stage
+from .device import make_fabric
 from .events import Listener, StageDone, silence
 from .inference import Ranking, rank, still
 from .loader import Reader, cut
@@ -31,7 +29,6 @@ from .snapshot import Journal, Place, below, digest_of, prefixed, restore_module
 from .training import Training
 
 Precision = Literal["32", "16-mixed", "bf16-mixed"]
-_FABRIC_PRECISION = {"32": "32-true", "16-mixed": "16-mixed", "bf16-mixed": "bf16-mixed"}
 
 
 class EngineSettings(BaseModel):
@@ -44,6 +41,8 @@ class EngineSettings(BaseModel):
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=2, ge=0)
     """Processes that decode images from disk."""
+    compile: bool = False
+    """Compile the trained net and its teachers with ``torch.compile``: minutes at first, then faster steps."""
     snapshot_seconds: float = Field(default=20.0, ge=0)
     """At least this long between two snapshots of a stage in progress."""
     eval_every: int | None = Field(default=None, ge=1)
@@ -74,7 +73,7 @@ class Engine:
         self.settings, self.look, self.seed = settings, look, seed
         self.journal = journal or Journal()
         self.listener = listener
-        self.fabric = _fabric(settings)
+        self.fabric = make_fabric(settings)
         self.device = self.fabric.device
         self.fresh_precision: dict[str, Any] = self.fabric.strategy.precision.state_dict()
         """What a stage's precision begins with; empty unless it scales the loss."""
@@ -136,7 +135,7 @@ class Engine:
         parts: list[list[Tensor]] = []
         with torch.inference_mode():
             for pixels in self.reader(images).read(cut(everything, self.settings.inference_batch)):
-                output = self.answer(frozen, self.prepare(pixels, None))
+                output = self.answer(frozen, self.normalise(pixels))
                 parts.append([tensor.cpu() for tensor in read(output)])
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
@@ -144,12 +143,14 @@ class Engine:
         """Reads these images batch by batch, from where it is fastest to."""
         return Reader(self.near(images), self.settings.workers, pinned=self.device.type == "cuda")
 
-    def prepare(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
-        """What a net sees of uint8 images: augmented, if there is a generator to draw from, and normalised."""
+    def augment(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
+        """The uint8 images on the device, augmented if there is a generator to draw from."""
         pixels = pixels.to(self.device, non_blocking=True)
-        if draws is not None:
-            pixels = self.look.augment(pixels, draws)
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        return pixels if draws is None else self.look.augment(pixels, draws)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """What a net sees of uint8 images."""
+        pixels = pixels.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
         return normalise(pixels, self.look.mean, self.look.std)
 
     def answer(self, net: nn.Module, images: Tensor) -> Output:
@@ -158,6 +159,11 @@ class Engine:
             output = net(images)
         answer: Output = self.fabric.strategy.precision.convert_output(output)
         return answer
+
+    def compiled(self, net: nn.Module) -> nn.Module:
+        """How to call a net in training: as it is or, if that is asked for, compiled; its tensors stay its own."""
+        compiled: Any = torch.compile(net) if self.settings.compile else net
+        return compiled  # type: ignore[no-any-return]
 
     def near(self, images: ImageSet) -> ImageSet:
         """Images in memory belong in the device's memory, once."""
@@ -172,29 +178,3 @@ class Engine:
     def _placed(self, net: nn.Module) -> nn.Module:
         placed: Any = net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         return placed  # type: ignore[no-any-return]
-
-
-def make_repeatable() -> None:
-    """Let CUDA choose its kernels by rule, not by timing or by what is free, so that a resumed run repeats them.
-
-    Where there is no such kernel, torch warns and takes another.
-    """
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-def _fabric(settings: EngineSettings) -> Fabric:
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda was asked for, but this machine has no CUDA device; use --device cpu or auto")
-    if settings.device == "mps" and not torch.backends.mps.is_available():
-        raise UserError("--device mps was asked for, but this machine has no MPS device; use --device cpu or auto")
-    on_cpu = settings.device == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
-    if settings.device in ("auto", "cuda") and torch.cuda.is_available():
-        make_repeatable()
-    if settings.precision == "16-mixed" and on_cpu:
-        raise UserError("--precision 16-mixed needs a GPU, but the device is the CPU; use --precision bf16-mixed or 32")
-    return Fabric(accelerator=settings.device, devices=1, precision=_FABRIC_PRECISION[settings.precision])  # type: ignore[arg-type]

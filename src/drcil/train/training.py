@@ -39,8 +39,11 @@ class Training:
         self.tally = Tally()
         self.epoch, self.step = 0, 0
         self._go_on()
-        self.module, self.stepper = engine.fabric.setup(stage.net, self.optimizer)
-        self.teachers = {name: engine.still(teacher) for name, teacher in stage.teachers.items()}
+        if engine.settings.compile:
+            # Nets of earlier stages count towards the number of variants after which torch gives up compiling.
+            torch.compiler.reset()
+        self.module, self.stepper = engine.fabric.setup(engine.compiled(stage.net), self.optimizer)
+        self.teachers = {name: engine.compiled(engine.still(teacher)) for name, teacher in stage.teachers.items()}
         self.reader = engine.reader(stage.data)
         self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
         self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
@@ -94,9 +97,11 @@ class Training:
             draws = generator(*path, start, "augment") if stage.augment else None
             sizes = [len(piece) for piece in pieces[start : start + together]]
             where = torch.from_numpy(chunk).to(self.engine.device)
-            images = self.engine.prepare(pixels, draws)
-            batches = zip(torch.split(images, sizes), torch.split(where, sizes), strict=True)
-            yield from islice(batches, max(0, begun - start), None)
+            batches = zip(
+                torch.split(self.engine.augment(pixels, draws), sizes), torch.split(where, sizes), strict=True
+            )
+            for images, places in islice(batches, max(0, begun - start), None):
+                yield self.engine.normalise(images), places
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
