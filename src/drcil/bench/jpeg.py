@@ -1,0 +1,104 @@
+"""Figures of images on disk: the whole way from files to augmented batches against decoding alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from ..data import folder
+from ..data.augment import build_augment
+from ..data.filelist import FileList
+from ..data.files import FileSource
+from ..data.imageset import ImageSet
+from ..keys import derive, generator
+from ..train import Engine, EngineSettings, Look
+from ..train.loader import batches_together, cut
+from .pictures import photographs
+from .rows import Measurement, figure
+from .scene import Scene, as_seen
+from .timing import alternate, seconds_of
+
+WORKERS, BATCH = 2, 128
+_ROUNDS = 4
+_SMALL, _LARGE = 64, 224
+_TINY_IMAGENET = "imagenet-tiny"
+
+
+class Decoded(Dataset[int]):
+    """Item i decodes the i-th batch of files with Pillow, and gives nothing back but their number."""
+
+    def __init__(self, batches: Sequence[Sequence[str]]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> int:
+        for path in self.batches[index]:
+            with Image.open(path) as picture:
+                picture.load()
+        return len(self.batches[index])
+
+
+def compare(paths: Sequence[str], size: int) -> Measurement:
+    """Images/s of decoding, random crop, augmentation and normalisation ÷ those of decoding alone."""
+    source = FileSource(FileList.of_paths(paths), size)
+    rows = np.arange(len(source), dtype=np.int64)
+    images = ImageSet(source, rows, np.zeros_like(rows))
+    pieces = cut(rows, BATCH * batches_together(source, BATCH))
+    look = Look(build_augment("auto", folder.SPEC, in_memory=False), folder.SPEC.mean, folder.SPEC.std)
+    engine = Engine(EngineSettings(device="cpu", workers=WORKERS), look, seed=0)
+    reader = engine.reader(images)
+    batches = [[source.files.path(row) for row in piece.tolist()] for piece in pieces]
+    loader = DataLoader(Decoded(batches), batch_size=None, num_workers=WORKERS, persistent_workers=True)
+
+    def ours() -> None:
+        for step, pixels in enumerate(reader.read(pieces, derive("bench"))):
+            as_seen(look.augment(pixels, generator("bench", step)), folder.SPEC)
+
+    def decoding() -> None:
+        for _ in loader:
+            pass
+
+    whole, alone = alternate(_ROUNDS, lambda: seconds_of(ours), lambda: seconds_of(decoding))
+    count = len(paths)
+    return Measurement(alone / whole, f"{count / whole:.0f} against {count / alone:.0f} images/s, {count} files")
+
+
+def write_photographs(directory: Path, count: int, distinct: int, height: int, width: int, quality: int) -> list[str]:
+    """Generated JPEG files; of every distinct picture there are several."""
+    pictures = [Image.fromarray(pixels) for pixels in photographs(distinct, height, width)]
+    paths = [str(directory / f"{number:05d}.jpg") for number in range(count)]
+    for number, path in enumerate(paths):
+        pictures[number % distinct].save(path, quality=quality)
+    return paths
+
+
+@figure(
+    "jpeg-small",
+    "JPEG files of 64×64: images/s decoded, cropped and augmented ÷ decoded by Pillow alone, two workers",
+    target=0.9,
+    better="higher",
+    unit="×",
+)
+def jpeg_small(scene: Scene) -> Measurement:
+    with TemporaryDirectory() as directory:
+        paths = sorted(map(str, (scene.directory / _TINY_IMAGENET).glob("*/*/*.JPEG")))
+        return compare(paths or write_photographs(Path(directory), 2560, 256, 64, 64, quality=75), _SMALL)
+
+
+@figure(
+    "jpeg-large",
+    "JPEG files of 500×375: images/s decoded, cropped to 224×224 and augmented ÷ decoded by Pillow alone, two workers",
+    target=0.9,
+    better="higher",
+    unit="×",
+)
+def jpeg_large(scene: Scene) -> Measurement:
+    with TemporaryDirectory() as directory:
+        return compare(write_photographs(Path(directory), 768, 24, 375, 500, quality=90), _LARGE)

@@ -1,0 +1,29 @@
+"""Figures of the first moment: how long help and import take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from .rows import Measurement, figure
+from .scene import Scene
+from .timing import alternate, seconds_of
+
+_ROUNDS = 7
+
+
+def _spent(*arguments: str) -> float:
+    command = [sys.executable, *arguments]
+    return seconds_of(lambda: subprocess.run(command, check=True, capture_output=True))
+
+
+@figure("help-seconds", "`drcil --help`, from start to end", target=0.5, better="lower", unit="s")
+def help_seconds(scene: Scene) -> Measurement:
+    (seconds,) = alternate(_ROUNDS, lambda: _spent("-m", "drcil.cli", "--help"))
+    return Measurement(seconds, f"best of {_ROUNDS}")
+
+
+@figure("import-seconds", "`import drcil`, above an empty interpreter", target=0.1, better="lower", unit="s")
+def import_seconds(scene: Scene) -> Measurement:
+    ours, empty = alternate(_ROUNDS, lambda: _spent("-c", "import drcil"), lambda: _spent("-c", "pass"))
+    return Measurement(ours - empty, f"{ours:.3f} against {empty:.3f} s, best of {_ROUNDS}")

@@ -1,0 +1,84 @@
+"""``drcil bench``: measure speed and memory against targets, each as a ratio to a plain program in the same run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .output import console, print_json
+
+if TYPE_CHECKING:
+    from ..bench import Figure, Row
+    from ..bench.profile import Profile
+
+
+def bench(
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these rows, joined by commas; repeatable.", show_default="all"),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Instead: where the time of a fusion epoch goes, and the limits.")
+    ] = False,
+    data: options.Data = None,
+    json: options.Json = False,
+) -> None:
+    """Measure speed and memory against targets; on a CPU, some minutes."""
+    from ..bench import Scene, chosen, measure
+    from ..bench.machine import machine
+    from ..report.tables import entries_table
+
+    figures = chosen([name.strip() for given in rows or () for name in given.split(",")])
+    scene, place = Scene(data), machine()
+    told, screen = console(stderr=True), console()
+    told.print(f"{place['processor']}, {place['threads']} threads, load {place['busy']}; {scene.images}", markup=False)
+    if profile:
+        from ..bench.profile import profile as profiled
+
+        found = profile_json(profiled(scene))
+        if json:
+            print_json({"profile": found, "machine": place, "images": scene.images})
+        else:
+            screen.print(entries_table([{"name": name, "value": _short(value)} for name, value in found.items()]))
+        return
+
+    def begin(figure: Figure) -> None:
+        told.print(f"{figures.index(figure) + 1}/{len(figures)} {figure.name}", markup=False)
+
+    measured = list(measure(figures, scene, begin))
+    if json:
+        print_json({"rows": [row.as_json() for row in measured], "machine": place, "images": scene.images})
+    else:
+        screen.print(entries_table([row_entry(row) for row in measured]))
+
+
+def row_entry(row: Row) -> dict[str, Any]:
+    """A row for people."""
+    own, sign = row.figure, {"higher": "≥", "lower": "≤"}[row.figure.better]
+    return {
+        "name": own.name,
+        "value": f"{_short(row.measurement.value)} {own.unit}",
+        "target": f"{sign} {own.target:g}",
+        "met": row.met,
+        "measured": row.measurement.detail,
+    }
+
+
+def profile_json(found: Profile) -> dict[str, float]:
+    """A profile as names and numbers."""
+    return {
+        **{f"{kind}, %": share for kind, share in found.shares.items()},
+        "images/s": found.images_per_second,
+        "GFLOP per image": found.gflop_per_image,
+        "matrix product, GFLOP/s": found.matmul_gflops,
+        "limit by arithmetic, images/s": found.limit,
+        "activations per image, MiB": found.mib_per_image,
+        "copy, GiB/s": found.copy_gib,
+        "limit by activations, images/s": found.memory_limit,
+    }
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
