@@ -145,14 +145,25 @@ def understand(words: str, partly: bool = False) -> None:
         if not (partly and type(error).__name__ == "MissingParameter"):
             raise AssertionError(f"drcil {words}: {error.format_message()}") from None
         return
-    for option, check in (("method", METHODS.__getitem__), ("stream", parse_stream), ("profile", load_profile)):
-        value = parameters.get(option)
-        if value is not None and not _PLACEHOLDER.fullmatch(value):
-            check(value)
+    checks = {"method": METHODS.__getitem__, "stream": parse_stream, "profile": load_profile}
+    given = [(option, parameters.get(option)) for option in checks]
+    given += [("method", name) for name in parameters.get("methods") or ()]
+    for option, value in given:
+        # Other verbs have a --profile of another kind.
+        if isinstance(value, str) and not _PLACEHOLDER.fullmatch(value):
+            checks[option](value)
 
 
 def test_a_wrong_command_is_noticed() -> None:
-    for words in ("rnu mafdrc", "run --epoch-scale 2", "run mafdcr", "run mafdrc digits", "show", "data look digits"):
+    for words in (
+        "rnu mafdrc",
+        "run --epoch-scale 2",
+        "run mafdcr",
+        "run mafdrc digits",
+        "compare mafdrc icral digits-b0-5",
+        "show",
+        "data look digits",
+    ):
         with pytest.raises((AssertionError, UserError)):
             understand(words)
     understand("show", partly=True)
