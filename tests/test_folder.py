@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -172,12 +173,12 @@ class TestViews:
 
     @given(st.integers(1, 500), st.integers(1, 500), st.integers(0, 2**31))
     def test_random_boxes_lie_inside(self, width: int, height: int, seed: int) -> None:
-        box = random_box(width, height, np.random.default_rng(seed))
+        box = random_box(width, height, Random(seed))
         assert box.left >= 0 and box.top >= 0 and box.width >= 1 and box.height >= 1
         assert box.left + box.width <= width and box.top + box.height <= height
 
     def test_random_boxes_have_the_areas_and_ratios_asked_for(self) -> None:
-        random = np.random.default_rng(0)
+        random = Random(0)
         boxes = np.array([random_box(400, 400, random) for _ in range(4000)], dtype=float)
         areas, ratios = boxes[:, 2] * boxes[:, 3] / 400**2, boxes[:, 2] / boxes[:, 3]
         assert 0.079 < areas.min() < 0.085 and areas.max() > 0.95
@@ -186,14 +187,15 @@ class TestViews:
         assert 0.73 < ratios.min() < 0.77 and 1.31 < ratios.max() < 1.36 and abs(np.log(ratios).mean()) < 0.01
 
     def test_a_long_picture_falls_back_to_its_centre(self) -> None:
-        assert random_box(1000, 10, np.random.default_rng(0)) == (493, 0, 13, 10)
+        assert random_box(1000, 10, Random(0)) == (493, 0, 13, 10)
 
     def test_the_training_view_is_a_crop_of_the_original(self) -> None:
         image = picture(2, 90, 70)
-        box = random_box(90, 70, np.random.default_rng(5))
+        box = random_box(90, 70, Random(5))
         edges = (box.left, box.top, box.left + box.width, box.top + box.height)
         expected = image.crop(edges).resize((32, 32), Image.Resampling.BILINEAR)
-        assert random_view(image, 32, np.random.default_rng(5)).tobytes() == expected.tobytes()
+        shown = random_view(image, 32, Random(5)).astype(int)
+        assert np.abs(shown - np.asarray(expected)).max() <= 1
 
     @pytest.mark.parametrize("key", [None, 3])
     def test_decoding_large_jpegs_smaller_is_not_noticed(self, tmp_path: Path, key: int | None) -> None:
@@ -203,7 +205,7 @@ class TestViews:
         def view(image: Image.Image) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
             if key is None:
                 return np.asarray(centre_view(image, 96, short_side(96))).astype(np.int64)
-            return np.asarray(random_view(image, 96, np.random.default_rng(key))).astype(np.int64)
+            return np.asarray(random_view(image, 96, Random(key))).astype(np.int64)
 
         with Image.open(path) as lazy, Image.open(path) as loaded:
             loaded.load()
@@ -230,7 +232,7 @@ class TestViews:
     def test_an_orientation_that_is_none_leaves_the_picture_as_it_is(self, tag: object) -> None:
         picture = Image.new("RGB", (64, 32), "blue")
         picture.getexif()[0x0112] = tag
-        assert random_view(picture, 16, np.random.default_rng(0)).getpixel((8, 8)) == (0, 0, 255)
+        assert random_view(picture, 16, Random(0))[8, 8].tolist() == [0, 0, 255]
         assert centre_view(picture, 16, 16).getpixel((8, 8)) == (0, 0, 255)
 
     def test_every_kind_of_picture_becomes_rgb(self) -> None:
