@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from rich.console import Console
 
 import drcil
 from drcil.cli import main
@@ -26,7 +27,7 @@ from drcil.cli.run import run_arguments
 from drcil.methods import METHODS
 from drcil.methods.base import name_it
 from drcil.methods.icarl import Icarl
-from drcil.report.comparison import Outcome, figure, markdown, runs_csv, summarise, summary_csv
+from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
 from drcil.report.folder import find_place, open_folder
 from drcil.report.plots import mean_curves, plot_comparison
 from drcil.runs.adopt import find_twin
@@ -116,13 +117,27 @@ def test_a_row_is_the_mean_over_the_seeds_that_finished() -> None:
 
 def test_the_table_in_markdown() -> None:
     header, rule, replay, icarl, broken = markdown(summarise(OUTCOMES)).splitlines()
-    assert header == "| method | readout | Avg | Last | forgetting | parameters | seconds | note |"
-    assert replay == "| replay | classifier | 75.00 ± 5.00 | 65.00 ± 5.00 | 2.00 ± 1.00 | 1,234,567 | 10.0 ± 0.0 |  |"
-    assert icarl.startswith("| icarl | nme | 93.00 | 91.00 | 4.00 | 1,234,567 | 10.0 |")
-    assert broken == "| broken | – | – | – | – | – | – | failed: no / such thing |"
-    assert {line.count("|") for line in (header, rule, replay, icarl, broken)} == {9}
+    assert header == "| method | Avg | Last | forgetting | parameters | seconds | note |"
+    assert replay == "| replay | 75.00 ±5.00 | 65.00 ±5.00 | 2.00 ±1.00 | 1,234,567 | 10 |  |"
+    assert icarl == "| icarl, nme | 93.00 | 91.00 | 4.00 | 1,234,567 | 10 | seed 1 failed: ended by SIGKILL |"
+    assert broken == "| broken | – | – | – | – | – | failed: no / such thing |"
+    assert {line.count("|") for line in (header, rule, replay, icarl, broken)} == {8}
     plain = markdown(summarise([OUTCOMES[0], OUTCOMES[3]])).splitlines()
     assert plain[0] == "| method | Avg | Last | forgetting | parameters | seconds |"
+
+
+def test_the_table_fits_a_window_of_80_columns() -> None:
+    figures = {"avg": 71.111, "last": 60.0, "forgetting": 22.222, "parameters": 11_220_132, "seconds": 123_456.0}
+    outcomes = [
+        Outcome("mafdrc-official", 0, "", answer([90.0, 60.0], "compressed", **figures)),
+        Outcome("mafdrc-official", 1, "", answer([90.0, 60.0], "compressed", **{**figures, "avg": 30.0})),
+    ]
+    window = Console(file=io.StringIO(), width=80)
+    window.print(comparison_table(summarise(outcomes)))
+    assert isinstance(window.file, io.StringIO)
+    shown = window.file.getvalue()
+    assert "…" not in shown
+    assert all(part in shown for part in ("mafdrc-official,", "compressed", "50.56 ±20.56", "11,220,132", "123,456"))
 
 
 def test_the_tables_for_programs() -> None:

@@ -115,6 +115,9 @@ def compare(
         print_json(answer)
     if not (json and quiet):
         screen.print(comparison_table(summaries))
+        for summary in summaries:
+            if summary.note:
+                screen.print(f"{summary.method}: {summary.note}", markup=False, soft_wrap=True)
         curves = f", curves: {place / CURVES}" if (place / CURVES).exists() else ""
         screen.print(f"table: {place / TABLE}{curves}", markup=False, soft_wrap=True)
     if any(entry.failure is not None for entry in entries):

@@ -14,8 +14,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-FIGURES = {"avg": 2, "last": 2, "forgetting": 2, "parameters": 0, "seconds": 1}
-"""What is compared, as ``result.json`` names it, and the decimals that are shown."""
+FIGURES = {"avg": 2, "last": 2, "forgetting": 2, "parameters": 0, "seconds": 0}
+"""What is compared, as ``result.json`` names it, and the decimals that are shown; where there are none, no error is."""
 _TITLES = {"avg": "Avg", "last": "Last"}
 
 
@@ -89,23 +89,25 @@ def _summary(method: str, outcomes: list[Outcome]) -> Summary:
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """For the terminal."""
+    """For a terminal of 80 columns, where sentences have no room: notes are the reader's own business."""
     header, *rows = _cells(summaries)
-    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for name in header:
-        words = name in ("method", "readout", "note")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name != "note", overflow="fold")
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name != "method")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
-    """The same as a Markdown table."""
+    """The same as a Markdown table; notes have a column if there are any."""
     header, *rows = _cells(summaries)
-    rule = ["---" if name in ("method", "readout", "note") else "---:" for name in header]
-    plain = ([cell.replace("|", "/") for cell in row] for row in (header, rule, *rows))
-    return "".join(f"| {' | '.join(row)} |\n" for row in plain)
+    rule = ["---", *("---:" for _ in header[1:])]
+    lines = [header, rule, *rows]
+    if any(summary.note for summary in summaries):
+        notes = ["note", "---", *(summary.note.replace("|", "/") for summary in summaries)]
+        lines = [[*line, note] for line, note in zip(lines, notes, strict=True)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def summary_csv(summaries: Sequence[Summary]) -> str:
@@ -160,22 +162,19 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cells(summaries: Sequence[Summary]) -> list[list[str]]:
-    """The table as text, header first. What says nothing is left out: notes if there are none, the usual readout."""
-    readouts = any(summary.readout not in (None, "classifier") for summary in summaries)
-    notes = any(summary.note for summary in summaries)
-    titles = [_TITLES.get(name, name) for name in FIGURES]
-    rows = [["method", *(["readout"] if readouts else []), *titles, *(["note"] if notes else [])]]
+    """The table as text, header first. A readout is named where it is not simply the classifier."""
+    rows = [["method", *(_TITLES.get(name, name) for name in FIGURES)]]
     for summary in summaries:
+        readout = "" if summary.readout in (None, "classifier") else f", {summary.readout}"
         figures = [_shown(summary.figures[name], decimals) for name, decimals in FIGURES.items()]
-        readout = [summary.readout or "–"] if readouts else []
-        rows.append([summary.method, *readout, *figures, *([summary.note] if notes else [])])
+        rows.append([summary.method + readout, *figures])
     return rows
 
 
 def _shown(own: Figure | None, decimals: int) -> str:
     if own is None:
         return "–"
-    error = "" if own.error is None or not decimals else f" ± {own.error:.{decimals}f}"
+    error = "" if own.error is None or not decimals else f" ±{own.error:.{decimals}f}"
     return f"{own.mean:,.{decimals}f}{error}"
 
 
