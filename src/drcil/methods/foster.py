@@ -1,0 +1,107 @@
+"""FOSTER: a new backbone learns what the frozen old one cannot tell, then one net is taught what both know.
+
+Class weights make up for the few images that old classes have, in both stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..heads import LinearHead
+from ..nets.expanded import ExpandedNet
+from ..nets.net import Net
+from ..objectives import balanced_distillation, class_weights
+from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
+from ..streams import Task
+from .base import Engine, Method, Settings, cross_entropy, method, name_it
+from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded, wider_head
+from .pipeline import PerClass
+
+_PAPER = "Wang et al., FOSTER: Feature Boosting and Compression for Class-Incremental Learning, ECCV"
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class FosterSettings(Settings):
+    first: Schedule
+    boosting: Schedule
+    compression: Schedule
+    temperature: float = Field(gt=0)
+    distillation: float = Field(ge=0)
+    """Weight of the old model's teaching during boosting."""
+    auxiliary: float = Field(ge=0)
+    """Weight of the classifier that sees the new backbone alone."""
+    boosting_betas: tuple[Beta, ...] = Field(min_length=1)
+    """How much class weights favour rare classes, for the second task, the third, …; the last goes on."""
+    compression_beta: Beta
+    primary: Literal["compressed", "boosted"] = "compressed"
+    """Which of the two models stands for the method; training is the same."""
+
+
+@method("foster", paper=_PAPER, year=2022)
+class Foster(Method):
+    """A new backbone boosts the frozen old one, then one net learns from both; weighted for rare classes."""
+
+    Settings = FosterSettings
+    settings: FosterSettings
+    later_stages = ("boosting", "compression")
+    copies = "2, and a student while compressing"
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            return
+        boosted = expand(self.net, wider_head(self.net, task), task.total)
+        self._boost(boosted, task, engine)
+        weights = class_weights_of(task, own.compression_beta)
+
+        def distil(student: Tensor, teacher: Tensor) -> Tensor:
+            return balanced_distillation(student, teacher, weights.beside(teacher), own.temperature)
+
+        self.parts["net"] = compress(self.net, boosted, task, engine, distil, own.compression)
+        self.parts["expanded"] = boosted
+
+    def _boost(self, boosted: ExpandedNet, task: Task, engine: Engine) -> None:
+        own = self.settings
+        weights = class_weights_of(task, own.boosting_betas[min(task.number - 2, len(own.boosting_betas) - 1)])
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE(z / w, y) + CE(auxiliary, y) + KD_T(Φ_{t-1} → old columns); a rare class needs larger logits."""
+            weighted = output.logits.fused / weights.beside(output.logits.fused)
+            return {
+                "classification": Term(F.cross_entropy(weighted, batch.labels)),
+                "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
+                "distillation": kept_term(output, teachers["previous"], own.temperature, own.distillation),
+            }
+
+        train_expanded("boosting", boosted, task, engine, objective, own.boosting, teachers={"previous": self.net})
+
+    def readouts(self) -> Mapping[str, Readout]:
+        both = {"compressed": Readout(self.net), "boosted": Readout(largest(self.parts))}
+        return {self.settings.primary: both[self.settings.primary], **both}
+
+    def herding_net(self) -> Net:
+        return largest(self.parts)
+
+
+def class_weights_of(task: Task, beta: float) -> PerClass:
+    """Class weights by the images there are of each class, new ones and memory."""
+    return PerClass(class_weights(torch.from_numpy(task.new.join(task.memory).counts(task.total)), beta))
+
+
+name_it(
+    "foster-b4",
+    Foster,
+    summary="FOSTER before compression: two backbones",
+    paper=_PAPER,
+    year=2022,
+    recipe="foster",
+    trained_as="foster",
+    primary="boosted",
+)
