@@ -30,6 +30,9 @@ STANDARD = 224
 SMALL = 64
 """Pictures up to this size are kept in memory where possible, and shown whole."""
 
+SCALED_FROM = 4
+"""A JPEG is decoded at a smaller scale where what is shown of it shrinks at least so many times."""
+
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
 """What Pillow raises for a file that is missing, damaged, too large or no image."""
 
@@ -92,7 +95,19 @@ def random_view(picture: Image.Image, size: int, random: Random, mode: Mode = "R
     across, down = upright.width / width, upright.height / height
     left, top = round(box.left * across), round(box.top * down)
     right, bottom = round((box.left + box.width) * across), round((box.top + box.height) * down)
-    return _resized(upright.crop((left, top, right, bottom)), size)
+    return _resized(_pixels(upright.crop((left, top, right, bottom))), size)
+
+
+def whole(picture: Image.Image, mode: Mode = "RGB") -> Pixels:
+    """The upright picture at its full size, as (height, width, channels)."""
+    return _pixels(flatten(_turn(picture, _orientation(picture)), mode))
+
+
+def random_crop(pixels: Pixels, size: int, random: Random) -> Pixels:
+    """What `random_view` shows of a picture that is decoded at its full size."""
+    height, width, _ = pixels.shape
+    box = random_box(width, height, random)
+    return _resized(pixels[box.top : box.top + box.height, box.left : box.left + box.width], size)
 
 
 def random_box(width: int, height: int, random: Random) -> Box:
@@ -159,7 +174,7 @@ def _has_end_marker(picture: Image.Image) -> bool:
 
 def _decode_smaller(picture: Image.Image, shrinkage: float) -> None:
     """Lets a JPEG that will shrink a lot be decoded at 1/2, 1/4 or 1/8, still at twice the detail needed."""
-    if shrinkage >= 4:
+    if shrinkage >= SCALED_FROM:
         width, height = picture.size
         picture.draft(None, (math.ceil(2 * width / shrinkage), math.ceil(2 * height / shrinkage)))
 
@@ -173,14 +188,16 @@ def _turn(picture: Image.Image, orientation: int) -> Image.Image:
     return picture.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else picture
 
 
-def _resized(picture: Image.Image, size: int) -> Pixels:
+def _pixels(picture: Image.Image) -> Pixels:
+    # Into memory that can be written to, without which torch will not take it.
+    flat = np.frombuffer(bytearray(picture.tobytes()), dtype=np.uint8)
+    return flat.reshape(picture.height, picture.width, -1)
+
+
+def _resized(pixels: Pixels, size: int) -> Pixels:
     """What Pillow's filter makes of it, give or take one level; torch has the same filter several times faster."""
-    channels = len(picture.getbands())
-    pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-    pixels = pixels.view(1, picture.height, picture.width, channels)
-    if picture.size != (size, size):
-        by_channel = pixels.permute(0, 3, 1, 2)
-        shape = (size, size)
-        pixels = functional.interpolate(by_channel, shape, mode="bilinear", antialias=True).permute(0, 2, 3, 1)
-    resized: Pixels = pixels[0].numpy()
-    return resized
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    images = torch.from_numpy(np.ascontiguousarray(pixels))[None].permute(0, 3, 1, 2)
+    resized: Pixels = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)[0].numpy()
+    return resized.transpose(1, 2, 0)

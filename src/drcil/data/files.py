@@ -33,6 +33,7 @@ class PictureSource(Source):
         self.size = size
         self.resize = max(size, resize or short_side(size))
         self.channels = channels
+        self.mode: Mode = "RGB" if channels == 3 else "L"
 
     @abstractmethod
     def picture(self, row: int) -> Image.Image:
@@ -46,20 +47,20 @@ class PictureSource(Source):
         pixels = np.empty((len(rows), self.size, self.size, self.channels), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
             try:
-                pixels[place] = self._view(row, key)
+                pixels[place] = self.view(row, key)
             except UNREADABLE as error:
                 why = f"cannot be read as an image ({reason(error)})"
                 raise UserError(f"{self.name(row)} {why}; 'drcil data check' lists all such files") from error
         # Channels are taken apart all at once, and by numpy: per image, and in torch, it takes several times as long.
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
-    def _view(self, row: int, key: int | None) -> Pixels:
-        mode: Mode = "RGB" if self.channels == 3 else "L"
+    def view(self, row: int, key: int | None) -> Pixels:
+        """One image, as (size, size, channels)."""
         with self.picture(row) as picture:
             if key is None:
-                view = centre_view(picture, self.size, self.resize, mode)
+                view = centre_view(picture, self.size, self.resize, self.mode)
                 return np.asarray(view).reshape(self.size, self.size, self.channels)
-            return random_view(picture, self.size, Random(derive(key, row)), mode)
+            return random_view(picture, self.size, Random(derive(key, row)), self.mode)
 
 
 class FileSource(PictureSource):

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
 from torch import Tensor, nn
 
 from ..data.augment import Augment, normalise
+from ..data.cache import PictureCache, require_forked, through
 from ..data.imageset import ImageSet
 from ..keys import randomness
 from ..stages import Output, Readout, Stage
@@ -41,6 +42,8 @@ class EngineSettings(BaseModel):
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=2, ge=0)
     """Processes that decode images from disk."""
+    cache: ByteSize = ByteSize(0)
+    """Memory for decoded images from disk, such as 2GB; a task begins with none of them."""
     compile: bool = False
     """Compile the trained net and its teachers with ``torch.compile``: minutes at first, then faster steps."""
     snapshot_seconds: float = Field(default=20.0, ge=0)
@@ -77,6 +80,10 @@ class Engine:
         self.device = self.fabric.device
         self.fresh_precision: dict[str, Any] = self.fabric.strategy.precision.state_dict()
         """What a stage's precision begins with; empty unless it scales the loss."""
+        self._cache: PictureCache | None = None
+        if settings.cache:
+            require_forked(settings.workers)
+            self._cache = PictureCache(settings.cache)
         self._task = 0
         self._position = 0
         self._watched: ImageSet | None = None
@@ -89,6 +96,8 @@ class Engine:
         Accuracies in between are measured on the validation images, if there are any, else on the test images.
         """
         self._task, self._position = number, 0
+        if self._cache is not None:
+            self._cache.clear()
         self._watched, self.measured_on = (validation, "validation") if validation else (test, "test")
         with randomness(self.seed, "task", number, "between stages"):
             yield
@@ -141,7 +150,10 @@ class Engine:
 
     def reader(self, images: ImageSet) -> Reader:
         """Reads these images batch by batch, from where it is fastest to."""
-        return Reader(self.near(images), self.settings.workers, pinned=self.device.type == "cuda")
+        images = self.near(images)
+        if self._cache is not None:
+            images = ImageSet(through(self._cache, images.source), images.rows, images.labels)
+        return Reader(images, self.settings.workers, pinned=self.device.type == "cuda")
 
     def augment(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
         """The uint8 images on the device, augmented if there is a generator to draw from."""
