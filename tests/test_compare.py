@@ -340,10 +340,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drcil.runs.compare._GLANCE", 0.0)
 
 
-@pytest.mark.usefixtures("_at_once")
+@pytest.mark.usefixtures("_at_once", "twin")
 @given(jobs=st.integers(1, 4), looks=st.lists(st.integers(1, 5), min_size=6, max_size=6))
 def test_never_more_at_a_time_than_asked_and_never_twins(jobs: int, looks: list[int]) -> None:
-    names = ["foster", "replay", "foster-b4"]
+    names = ["icarl", "replay", "icarl-classifier"]
     entries = [Entry(tiny(name, seed=seed), Path("nowhere"), begun=False) for seed in (0, 1) for name in names]
     display = Listing()
     pace = iter(looks)
@@ -352,12 +352,12 @@ def test_never_more_at_a_time_than_asked_and_never_twins(jobs: int, looks: list[
     for lines in display.shown:
         assert len(lines) <= jobs
         for seed in (0, 1):
-            assert sum(line.startswith("foster") and f"seed {seed}" in line for line in lines) <= 1
+            assert sum(line.startswith("icarl") and f"seed {seed}" in line for line in lines) <= 1
 
 
-@pytest.mark.usefixtures("_at_once")
+@pytest.mark.usefixtures("_at_once", "twin")
 def test_what_was_begun_goes_on_before_its_twin_begins() -> None:
-    entries = [Entry(tiny("foster-b4"), Path("a"), begun=False), Entry(tiny("foster"), Path("b"), begun=True)]
+    entries = [Entry(tiny("icarl-classifier"), Path("a"), begun=False), Entry(tiny("icarl"), Path("b"), begun=True)]
     order: list[str] = []
 
     def start(entry: Entry) -> Script:
@@ -365,7 +365,7 @@ def test_what_was_begun_goes_on_before_its_twin_begins() -> None:
         return Script(2, "it was only played")
 
     carry_out(entries, 4, start, Listing())
-    assert order == ["foster", "foster-b4"]
+    assert order == ["icarl", "icarl-classifier"]
 
 
 @pytest.mark.usefixtures("_at_once")
