@@ -10,11 +10,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from drcil.cli.run import run_arguments
 from drcil.data.cache import CachedPictures, PictureCache, require_forked, through
 from drcil.data.filelist import FileList
 from drcil.data.files import FileSource
 from drcil.data.imageset import ArraySource, ChainSource, ImageSet
 from drcil.errors import UserError
+from drcil.runs.settings import make_settings
 from drcil.train import EngineSettings
 from drcil.train.loader import Reader, cut
 from small_engine import make_engine
@@ -131,3 +133,15 @@ def test_sizes_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
     require_forked(0)
     with pytest.raises(UserError, match="--cache cannot be shared with worker processes"):
         require_forked(2)
+
+
+def test_the_command_line_takes_and_passes_on_cache_and_compile(tmp_path: Path) -> None:
+    settings = make_settings(method="icarl", stream="digits-b0-5", engine={"cache": "2GB", "compile": True})
+    arguments = run_arguments(settings, tmp_path)
+    assert "--cache=2000000000" in arguments and "--compile" in arguments
+    plain = make_settings(method="icarl", stream="digits-b0-5", engine={"cache": "1MB"})
+    assert "--compile" not in run_arguments(plain, tmp_path)
+    assert plain.choices() == make_settings(method="icarl", stream="digits-b0-5").choices(), "a cache changes nothing"
+    assert settings.choices() != plain.choices(), "compiled nets round in their own way"
+    with pytest.raises(UserError, match=r"engine\.cache"):
+        make_settings(method="icarl", stream="digits-b0-5", engine={"cache": "lots"})

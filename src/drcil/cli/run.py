@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
 _NAMED_FILES = 3
-_ENGINE_OPTIONS = ("device", "precision", "threads", "workers", "eval_every")
+_ENGINE_OPTIONS = ("device", "precision", "threads", "workers", "cache", "eval_every")
 
 
 def run(
@@ -58,6 +58,14 @@ def run(
     precision: options.Precision = None,
     threads: options.Threads = None,
     workers: options.Workers = None,
+    cache: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory for decoded images: 2GB.", rich_help_panel=options.WHERE),
+    ] = None,
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile nets: slow to start, then faster.", rich_help_panel=options.WHERE),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=options.SHOWN)
     ] = None,
@@ -81,6 +89,8 @@ def run(
         "precision": precision,
         "threads": threads,
         "workers": workers,
+        "cache": cache,
+        "compile": compile or None,
         "eval_every": eval_every,
     }
     chosen = make_settings(
@@ -118,6 +128,7 @@ def run_arguments(settings: RunSettings, out: Path) -> list[str]:
     given = settings.model_dump(mode="json", exclude={"format", "method", "stream", "settings", "engine"})
     given |= settings.engine.model_dump(mode="json", include=set(_ENGINE_OPTIONS))
     arguments = ["run", settings.method, settings.stream, f"--out={out}"]
+    arguments += ["--compile"] if settings.engine.compile else []
     arguments += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
     return arguments + [f"--set={key}={toml_text(value)}" for key, value in settings.settings.items()]
 

@@ -50,7 +50,8 @@ class RunSettings(BaseModel):
     def choices(self) -> dict[str, Any]:
         """What cannot change halfway, as JSON: all but where data is, when to stop and how it is computed."""
         chosen = self.model_dump(mode="json", exclude={"data", "tasks", "engine"})
-        return {**chosen, "precision": self.engine.precision}
+        compiled = {"compile": True} if self.engine.compile else {}
+        return {**chosen, "precision": self.engine.precision, **compiled}
 
     @property
     def name(self) -> str:
