@@ -144,9 +144,11 @@ def test_lists_fit_a_window_of_80_columns(
 
 def test_a_method_is_listed_with_what_one_chooses_it_by(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list", "methods", "--json"])
-    icarl = next(entry for entry in json.loads(capsys.readouterr().out) if entry["name"] == "icarl")
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    icarl = entries["icarl"]
     assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies"]
     assert (icarl["year"], icarl["head"], icarl["stages"], icarl["copies"]) == (2017, "linear", ["first", "later"], "2")
+    assert entries["maf+bft"]["stages"] == [*entries["maf"]["stages"], "finetuning"]
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -219,7 +219,7 @@ def test_settings_survive_the_command_line(tmp_path: Path) -> None:
         validation=0.25,
         profile="cpu",
         settings={"first.curve": "steps", "first.milestones": [1, 2], "first.lr": 1e-3, "first.warmup": 0},
-        engine={"device": "cpu", "threads": 1, "workers": 0, "eval_every": 1},
+        engine={"device": "cpu", "threads": 1, "workers": 0, "cache": "1GB", "eval_every": 1},
     )
     assert main([*run_arguments(settings, tmp_path / "run"), "--quiet"]) == 0
     assert Run.open(tmp_path / "run").settings == settings

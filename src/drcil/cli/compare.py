@@ -49,6 +49,8 @@ def compare(
     precision: options.Precision = None,
     threads: options.Threads = None,
     workers: options.Workers = None,
+    cache: options.Cache = None,
+    compile: options.Compile = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +69,14 @@ def compare(
     from ..runs.settings import make_settings
 
     require_once(methods)
-    engine = {"device": device, "precision": precision, "threads": threads, "workers": workers}
+    engine = {
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+        "workers": workers,
+        "cache": cache,
+        "compile": compile or None,
+    }
     chosen = [
         make_settings(
             method=method,

@@ -42,6 +42,12 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_h
 Precision = Annotated[str | None, typer.Option(help="32, 16-mixed, bf16-mixed.", rich_help_panel=WHERE)]
 Threads = Annotated[int | None, typer.Option(help="CPU cores that a run may use.", rich_help_panel=WHERE)]
 Workers = Annotated[int | None, typer.Option(help="Processes that decode images.", rich_help_panel=WHERE)]
+Cache = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Memory for decoded images: 2GB.", rich_help_panel=WHERE)
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Compile nets: slow to start, then faster.", rich_help_panel=WHERE)
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=SHOWN)
 ]

@@ -58,14 +58,8 @@ def run(
     precision: options.Precision = None,
     threads: options.Threads = None,
     workers: options.Workers = None,
-    cache: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory for decoded images: 2GB.", rich_help_panel=options.WHERE),
-    ] = None,
-    compile: Annotated[
-        bool,
-        typer.Option("--compile", help="Compile nets: slow to start, then faster.", rich_help_panel=options.WHERE),
-    ] = False,
+    cache: options.Cache = None,
+    compile: options.Compile = False,
     out: Annotated[
         Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=options.SHOWN)
     ] = None,
