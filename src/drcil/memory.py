@@ -140,6 +140,17 @@ def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
     return images.subset(rank < quota)
 
 
+def balanced_quota(new: Int64, memory: Int64) -> int:
+    """What a balanced set has of each class, from the counts of each new and each old one."""
+    return int(min(memory.max(), new.min()))
+
+
+def balanced_images(new: Int64, memory: Int64) -> int:
+    """How many images a balanced set has, from the same counts."""
+    quota = balanced_quota(new, memory)
+    return int(np.minimum(memory, quota).sum()) + quota * len(new)
+
+
 def _herded(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
     """``quota`` images of every class, by class and in order of choice."""
     if quota == 0 or not len(images):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data.imageset import ImageSet, Int64
 from ..heads.base import Head
+from ..memory import balanced_images
 from ..nets.build import build_backbone
 from ..nets.net import Net
 from ..registry import Registry
@@ -80,6 +81,8 @@ class Method(ABC):
     first_stages: ClassVar[tuple[str, ...]] = ("first",)
     """The schedules that the first task runs through, by settings field."""
     later_stages: ClassVar[tuple[str, ...]] = ("later",)
+    balanced_stages: ClassVar[tuple[str, ...]] = ()
+    """Those that see equally many images of every class."""
     backbone_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """The variant of the backbone that the method's definition demands (``{"last_relu": False}``)."""
     head: ClassVar[str] = "linear"
@@ -99,7 +102,7 @@ class Method(ABC):
 
     def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
         """How many images a stage trains on, from the counts of each new and each old class: for the time left."""
-        return int(new.sum() + memory.sum())
+        return balanced_images(new, memory) if stage in self.balanced_stages else int(new.sum() + memory.sum())
 
     def needs_memory(self) -> bool:
         """Whether it cannot do without at least one exemplar of every class."""

@@ -12,13 +12,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..data.imageset import Int64
 from ..heads import LinearHead
 from ..stages import Batch, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
 from .base import Engine, Method, Settings, cross_entropy, method
 from .expansion import auxiliary_term, expand, train_expanded, wider_head
-from .remedies import align_weights, balanced_images, classifier_of, fine_tune_classifier
+from .remedies import align_weights, classifier_of, fine_tune_classifier
 
 
 class DerSettings(Settings):
@@ -45,14 +44,12 @@ class Der(Method):
     Settings = DerSettings
     settings: DerSettings
     later_stages = ("expansion",)
+    balanced_stages = ("retraining",)
     copies = "1 per task, all but the newest frozen"
 
     def stages(self, number: int) -> tuple[str, ...]:
         retrained = number > 1 and self.settings.balancing == "retrain"
         return super().stages(number) + (("retraining",) if retrained else ())
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return balanced_images(new, memory) if stage == "retraining" else super().stage_images(stage, new, memory)
 
     def needs_memory(self) -> bool:
         """A fresh classifier can only learn the classes that it is shown."""

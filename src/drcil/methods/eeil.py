@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from ..data.imageset import Int64
 from ..heads import LinearHead
 from ..nets.net import Net
 from ..objectives import taskwise_distillation
 from ..stages import Batch, Losses, Moment, Objective, Output, Schedule, Stage, StepHook, Term
 from ..streams import Task
 from .base import Engine, Method, Settings, cross_entropy, method
-from .remedies import balanced_images, balanced_set
+from .remedies import balanced_set
 
 
 class EeilSettings(Settings):
@@ -60,14 +59,12 @@ class Eeil(Method):
     Settings = EeilSettings
     settings: EeilSettings
     later_stages = ("later", "finetuning")
+    balanced_stages = ("finetuning",)
     copies = "2"
 
     def needs_memory(self) -> bool:
         """Without images of old classes there is nothing to balance with."""
         return True
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

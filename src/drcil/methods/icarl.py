@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-import torch.nn.functional as F
 from pydantic import Field
 
 from ..heads import LinearHead
-from ..objectives import distillation
-from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
+from ..objectives import classification_and_distillation
+from ..stages import Batch, Losses, Output, Readout, Schedule, Stage
 from ..streams import Task
 from .base import Engine, Settings, cross_entropy, method
 from .means import MethodWithMeans
@@ -33,23 +32,22 @@ class Icarl(MethodWithMeans):
     copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, self.settings.first))
+            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """CE(z, y) + w · KD_T(z_old, z[:K])."""
-            logits = output.logits.fused
-            kept = distillation(logits[:, : task.old], teachers["previous"].logits.fused, self.settings.temperature)
-            return {
-                "classification": Term(F.cross_entropy(logits, batch.labels)),
-                "distillation": Term(kept, self.settings.distillation),
-            }
+            """CE(z, y) + w · KD_T(z_old → z[:K])."""
+            taught, weights = teachers["previous"].logits.fused, (1.0, own.distillation)
+            return classification_and_distillation(
+                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
+            )
 
         data = task.new.join(task.memory)
-        engine.fit(Stage("later", self.net, data, objective, self.settings.later, teachers={"previous": previous}))
+        engine.fit(Stage("later", self.net, data, objective, own.later, teachers={"previous": previous}))
 
     def readouts(self) -> Mapping[str, Readout]:
         return {"nme": self.nearest_mean(), "classifier": Readout(self.net)}

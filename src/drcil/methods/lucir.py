@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..data.imageset import Int64
 from ..heads.cosine import CosineHead
 from ..objectives import margin_ranking, pod_flat
 from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
@@ -19,7 +18,7 @@ from ..streams import Task
 from .base import Engine, Settings, cross_entropy, method
 from .cosine import CosineMethod
 from .parts import NearestMean
-from .remedies import balanced_images, balanced_set
+from .remedies import balanced_set
 
 
 class LucirSettings(Settings):
@@ -44,13 +43,11 @@ class Lucir(CosineMethod):
 
     Settings = LucirSettings
     settings: LucirSettings
+    balanced_stages = ("finetuning",)
 
     def stages(self, number: int) -> tuple[str, ...]:
         balancing = ("finetuning",) if number > 1 and self.settings.balancing else ()
         return super().stages(number) + balancing
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

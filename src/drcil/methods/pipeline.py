@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from ..data.imageset import ImageSet, Int64
+from ..data.imageset import ImageSet
 from ..heads.base import Head, Logits
 from ..heads.residual import ResidualHead
 from ..nets.build import build_head
@@ -17,7 +17,7 @@ from ..objectives import branch_loss, fusion_loss, logit_adjustment, task_logit_
 from ..stages import Group, Schedule, Stage, Term
 from ..streams import Task
 from .base import Engine, Method, Settings, cross_entropy, name_it
-from .remedies import align_weights, balanced_images, classifier_of, fine_tune_classifier
+from .remedies import align_weights, classifier_of, fine_tune_classifier
 
 Remedy = Literal["la", "bft", "wa"]
 
@@ -73,13 +73,11 @@ class Pipeline(Method):
     """A method whose classifier is a matter of choice."""
 
     settings: PipelineSettings
+    balanced_stages = ("finetuning",)
 
     def stages(self, number: int) -> tuple[str, ...]:
         balancing = ("finetuning",) if number > 1 and "bft" in self.settings.remedies else ()
         return super().stages(number) + balancing
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
 
     def needs_memory(self) -> bool:
         """Balanced fine-tuning has nothing to balance with where old classes have no images."""

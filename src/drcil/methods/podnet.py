@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..data.imageset import ImageSet, Int64
+from ..data.imageset import ImageSet
 from ..heads.cosine import CosineHead
 from ..nets.net import Net
 from ..objectives import nca, pod_flat, pod_spatial
@@ -17,7 +17,7 @@ from ..stages import Batch, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
 from .base import Engine, Settings, method
 from .cosine import CosineMethod
-from .remedies import balanced_images, balanced_set
+from .remedies import balanced_set
 
 
 class PodnetSettings(Settings):
@@ -47,9 +47,7 @@ class Podnet(CosineMethod):
     Settings = PodnetSettings
     settings: PodnetSettings
     later_stages = ("later", "finetuning")
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return balanced_images(new, memory) if stage == "finetuning" else super().stage_images(stage, new, memory)
+    balanced_stages = ("finetuning",)
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

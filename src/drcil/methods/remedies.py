@@ -14,7 +14,7 @@ from torch import nn
 
 from ..data.imageset import ImageSet, Int64
 from ..heads.base import new_linear
-from ..memory import first_of_each_class, herd
+from ..memory import balanced_quota, first_of_each_class, herd
 from ..nets.net import Net
 from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
@@ -33,17 +33,6 @@ def align_weights(classifier: nn.Linear, old: int) -> None:
     """w_c := w_c · mean_{old} ‖w‖ / mean_{new} ‖w‖ for the new rows; biases stay. Afterwards the mean norms agree."""
     norms = classifier.weight.norm(dim=1)
     classifier.weight[old:] *= norms[:old].mean() / norms[old:].mean()
-
-
-def balanced_quota(new: Int64, memory: Int64) -> int:
-    """What a balanced set has of each class, from the counts of each new and each old one."""
-    return int(min(memory.max(), new.min()))
-
-
-def balanced_images(new: Int64, memory: Int64) -> int:
-    """How many images a balanced set has, from the same counts."""
-    quota = balanced_quota(new, memory)
-    return int(np.minimum(memory, quota).sum()) + quota * len(new)
 
 
 def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
