@@ -24,7 +24,7 @@ from drcil.bench.reference import PlainFusion, pillow_images
 from drcil.bench.rows import Measurement
 from drcil.bench.scene import Untrained, learner_before, stages_of
 from drcil.bench.timing import EpochClock, alternate
-from drcil.bench.training import as_net, fusion_before, plain_fusion, step_flops, train
+from drcil.bench.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, train
 from drcil.cli import main
 from drcil.data.augment import build_augment
 from drcil.data.augment.pipeline import JITTER
@@ -267,6 +267,8 @@ def test_the_reference_learns(fusion: Fusion) -> None:
     before = plain.student.fc.weight.clone()
     frozen = plain.previous.fc.weight.clone()
     assert plain.epoch(view) > 0
+    with fresh_process() as elsewhere:
+        assert elsewhere.submit(plain.epoch, view).result() > 0
     assert not torch.equal(plain.student.fc.weight, before)
     assert torch.equal(plain.previous.fc.weight, frozen)
 

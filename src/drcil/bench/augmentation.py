@@ -6,17 +6,17 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 from ..data.augment import build_augment
 from ..keys import generator
+from ..train.loader import batches_together, cut
 from .pillow import augmented, deal
 from .rows import Measurement, figure
 from .scene import Scene
 from .timing import alternate, seconds_of
 
-_BATCH, _BATCHES, _ROUNDS = 128, 8, 3
+_BATCH, _IMAGES, _ROUNDS = 128, 2048, 3
 
 
 @contextmanager
@@ -38,7 +38,9 @@ def one_thread() -> Iterator[None]:
 )
 def augment_speed(scene: Scene) -> Measurement:
     spec, images = scene.dataset.spec, scene.dataset.train
-    batches = [images.source.read(rows) for rows in np.split(images.rows[: _BATCH * _BATCHES], _BATCHES)]
+    # As many at once as the engine takes.
+    together = _BATCH * batches_together(images.source, _BATCH)
+    batches = [images.source.read(rows) for rows in cut(images.rows[:_IMAGES], together)]
     arrays = [pixels.numpy() for batch in batches for pixels in batch.permute(0, 2, 3, 1).contiguous()]
     augment = build_augment("auto", spec, in_memory=True)
 
