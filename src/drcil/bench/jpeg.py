@@ -12,19 +12,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data import folder
 from ..data.augment import build_augment
+from ..data.cache import PictureCache, through
 from ..data.filelist import FileList
 from ..data.files import FileSource
 from ..data.imageset import ImageSet
 from ..keys import derive, generator
-from ..train import Engine, EngineSettings, Look
-from ..train.loader import batches_together, cut
+from ..train.loader import Reader, batches_together, cut
 from .pictures import photographs
 from .rows import Measurement, figure
-from .scene import Scene, as_seen
+from .scene import Scene
 from .timing import alternate, seconds_of
 
 WORKERS, BATCH = 2, 128
-_ROUNDS = 4
+_ROUNDS = 3
+_CACHE = 512 << 20
 _SMALL, _LARGE = 64, 224
 _TINY_IMAGENET = "imagenet-tiny"
 
@@ -46,28 +47,35 @@ class Decoded(Dataset[int]):
 
 
 def compare(paths: Sequence[str], size: int) -> Measurement:
-    """Images/s of decoding, random crop, augmentation and normalisation ÷ those of decoding alone."""
+    """Images/s of decoding, random crop and augmentation ÷ those of decoding alone; beside it, with a cache."""
     source = FileSource(FileList.of_paths(paths), size)
     rows = np.arange(len(source), dtype=np.int64)
-    images = ImageSet(source, rows, np.zeros_like(rows))
     pieces = cut(rows, BATCH * batches_together(source, BATCH))
-    look = Look(build_augment("auto", folder.SPEC, in_memory=False), folder.SPEC.mean, folder.SPEC.std)
-    engine = Engine(EngineSettings(device="cpu", workers=WORKERS), look, seed=0)
-    reader = engine.reader(images)
+    augment = build_augment("auto", folder.SPEC, in_memory=False)
+    cached = through(PictureCache(_CACHE), source)
+    from_disk, from_cache = (Reader(ImageSet(one, rows, np.zeros_like(rows)), WORKERS) for one in (source, cached))
     batches = [[source.files.path(row) for row in piece.tolist()] for piece in pieces]
     loader = DataLoader(Decoded(batches), batch_size=None, num_workers=WORKERS, persistent_workers=True)
 
-    def ours() -> None:
+    def ours(reader: Reader) -> None:
         for step, pixels in enumerate(reader.read(pieces, derive("bench"))):
-            as_seen(look.augment(pixels, generator("bench", step)), folder.SPEC)
+            augment(pixels, generator("bench", step))
 
     def decoding() -> None:
         for _ in loader:
             pass
 
-    whole, alone = alternate(_ROUNDS, lambda: seconds_of(ours), lambda: seconds_of(decoding))
-    count = len(paths)
-    return Measurement(alone / whole, f"{count / whole:.0f} against {count / alone:.0f} images/s, {count} files")
+    seconds = alternate(
+        _ROUNDS,
+        lambda: seconds_of(lambda: ours(from_disk)),
+        lambda: seconds_of(lambda: ours(from_cache)),
+        lambda: seconds_of(decoding),
+    )
+    disk, cache, alone = (len(paths) / one for one in seconds)
+    said = (
+        f"{disk:.0f} against {alone:.0f} images/s, {len(paths)} files; with --cache {cache:.0f}, {cache / alone:.2f} ×"
+    )
+    return Measurement(disk / alone, said)
 
 
 def write_photographs(directory: Path, count: int, distinct: int, height: int, width: int, quality: int) -> list[str]:
