@@ -61,7 +61,12 @@ def test_a_model_is_the_method_that_made_it_on_the_order_of_its_seed(tmp_path: P
     learner = drcil.load(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
     assert state["method"] == "mafdrc-official"
-    assert state["parts"]["net"]["backbone"] == {"name": "resnet32", "channels_in": 3}
+    assert state["parts"]["net"]["backbone"] == {
+        "name": "resnet32",
+        "channels_in": 3,
+        "shortcut": "padded",
+        "last_relu": True,
+    }
     assert (learner.spec.mean, learner.spec.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
     head = learner.method.net.head
     assert isinstance(head, DynamicResidualHead)
@@ -224,7 +229,7 @@ def test_published_accuracy_on_cifar100(
     few = test.subset(range(0, len(test), 10 * task))
     folded = learner.rank(few, best=1)["classifier"].classes[:, 0]
     with torch.no_grad():
-        looked = learner.engine.prepare(few.source.read(few.rows), None)
+        looked = learner.engine.normalise(few.source.read(few.rows))
         old, new, _ = theirs(path)(looked)
         assert torch.equal(learner.method.net.eval()(looked).logits.fused.argmax(dim=1), folded)
         assert torch.equal((new if task == 1 else old + new).argmax(dim=1), folded)

@@ -88,7 +88,7 @@ def replay(checkpoint: Path, task: Task) -> None:
     learner.start(task.spec, known.shape, known.memory.budget)
     learner.method.restore(known.method.state())
     learner.method.net.double()
-    learner.engine.prepare = lambda raw, draws: normalised(raw)  # type: ignore[method-assign]
+    learner.engine.normalise = normalised  # type: ignore[method-assign]
     seen = watched(learner)
     with learner.engine.task(task.number):
         learner.method.learn(task, learner.engine)
@@ -319,7 +319,7 @@ def test_at_test_time_nothing_is_adjusted(method: str) -> None:
     assert shift.max() - shift.min() > 1
     test = stream.task(2).test
     with torch.no_grad():
-        logits = learner.method.net.eval()(learner.engine.prepare(test.source.read(test.rows), None)).logits
+        logits = learner.method.net.eval()(learner.engine.normalise(test.source.read(test.rows))).logits
     fused = logits.new + logits.old
     expected = (fused if method == OFFICIAL else fused / 2).topk(4, dim=1)
     ranking = learner.rank(test, best=4)["classifier"]
