@@ -16,11 +16,15 @@ from small_engine import state
 
 
 class Seen(NamedTuple):
-    """A stage, and the state of its net when it began and when it ended."""
+    """A stage, the state of its net when it began and when it ended, and what it was to train and to freeze."""
 
     stage: Stage
     before: dict[str, Tensor]
     after: dict[str, Tensor]
+    trained: set[str]
+    """Names of parameters."""
+    frozen: set[str]
+    """Names of modules; the net itself is ``""``."""
 
     def changed(self) -> set[str]:
         """The names of what the stage changed, statistics included."""
@@ -33,13 +37,27 @@ def recorded(learner: Learner, task: Task) -> list[Seen]:
     fit = Engine.fit
 
     def watched(engine: Engine, stage: Stage) -> None:
-        before = state(stage.net)
+        before, trained, frozen = state(stage.net), trained_by(stage), frozen_by(stage)
         fit(engine, stage)
-        seen.append(Seen(stage, before, state(stage.net)))
+        seen.append(Seen(stage, before, state(stage.net), trained, frozen))
 
     with mock.patch.object(Engine, "fit", watched):
         learner.learn(task)
     return seen
+
+
+def trained_by(stage: Stage) -> set[str]:
+    """The names of the parameters that a stage trains: of its groups, or all that require a gradient."""
+    names = {id(parameter): name for name, parameter in stage.net.named_parameters()}
+    if stage.groups is None:
+        return {name for name, parameter in stage.net.named_parameters() if parameter.requires_grad}
+    return {names[id(parameter)] for group in stage.groups for parameter in group.parameters}
+
+
+def frozen_by(stage: Stage) -> set[str]:
+    """The names of the modules that a stage keeps in evaluation mode."""
+    names = {id(module): name for name, module in stage.net.named_modules()}
+    return {names[id(module)] for module in stage.frozen}
 
 
 def losses(stage: Stage, images: Tensor, labels: Tensor) -> Losses:
