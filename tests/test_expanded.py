@@ -81,15 +81,30 @@ def test_only_the_newest_backbone_and_the_classifiers_take_gradients() -> None:
     assert all(parameter.grad is not None for module in trained for parameter in module.parameters())
 
 
-def test_expanding_leaves_the_previous_net_alone() -> None:
+def test_what_is_trained_of_an_expanded_net_is_not_the_previous_one() -> None:
+    """Frozen backbones are shared, not copied; nothing else is."""
     previous = make_net(OLD)
     before = weights_of(previous)
     expanded = make_expanded(previous)
+    assert members_of(expanded)[0] is previous.backbone
+    trained = [parameter for parameter in expanded.parameters() if parameter.requires_grad]
     with torch.no_grad():
-        for parameter in expanded.parameters():
+        for parameter in trained:
             parameter.zero_()
     assert all(map(torch.equal, before, weights_of(previous)))
-    assert all(parameter.requires_grad for parameter in previous.parameters())
+    assert len(trained) == len(list(previous.parameters())) + 2, "a backbone, a classifier and the auxiliary one"
+
+
+def test_an_expanded_net_also_answers_as_the_previous_one_did() -> None:
+    previous = make_net(OLD)
+    expected = answer(previous).logits.fused
+    expanded = make_expanded(previous)
+    assert torch.allclose(answer(expanded).logits.extras["previous"], expected, atol=1e-6)
+    with torch.no_grad():
+        for parameter in (*expanded.head.parameters(), *members_of(expanded)[-1].parameters()):
+            parameter.zero_()
+    assert torch.allclose(answer(expanded).logits.extras["previous"], expected, atol=1e-6)
+    assert not [name for name in expanded.state_dict() if "previous" in name], "it is not saved"
 
 
 def test_the_auxiliary_classifier_sees_the_newest_backbone_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -17,6 +18,7 @@ from drcil.errors import UserError
 from drcil.keys import generator
 from drcil.learner import Learner
 from drcil.methods import METHODS
+from drcil.methods.foster import FosterSettings
 from drcil.methods.remedies import classifier_of
 from drcil.methods.settings import resolve_settings
 from drcil.objectives import balanced_distillation, class_weights, distillation
@@ -103,23 +105,24 @@ def test_boosting_divides_logits_by_weights_of_the_images_there_are(
     digits: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = learnt("foster", digits, 1, settings={"boosting_betas": [0.9, 0.5], "distillation": 3.0})
-    before = {name: tensor.clone() for name, tensor in learner.method.net.state_dict().items()}
+    before = copy.deepcopy(learner.method.net).eval()
     (boosting, start), _ = stages_of_task_2(learner, digits, monkeypatch)
     # 20 of each old class in memory.
     weights = class_weights(torch.tensor([20, 20, *digits[1].new.counts(4)[2:]]), 0.9)
     assert weights[:2].min() > 1 > weights[2:].max()
-    images = torch.rand(4, 1, 8, 8)
+    images = torch.rand(4, 1, 8, 8, generator=generator("images"))
     with torch.no_grad():
-        output, previous = boosting.net(images), boosting.teachers["previous"].eval()(images)
-        terms = boosting.objective(output, {"previous": previous}, Batch(LABELS, LABELS))
+        output, previous = boosting.net(images), before(images)
+        terms = boosting.objective(output, {}, Batch(LABELS, LABELS))
     fused = output.logits.fused
     assert torch.isclose(terms["classification"].value, F.cross_entropy(fused / weights, LABELS))
     assert torch.isclose(terms["auxiliary"].value, F.cross_entropy(output.logits.extras["auxiliary"], LABELS))
     assert torch.isclose(terms["distillation"].value, distillation(fused[:, :2], previous.logits.fused))
     assert terms["distillation"].weight == 3
     for member in (0, 1):
-        assert torch.equal(start[f"backbone.members.{member}.stem.conv.weight"], before["backbone.stem.conv.weight"])
-    assert torch.equal(start["head.classifier.weight"][:2, :64], before["head.classifier.weight"])
+        stem = f"backbone.members.{member}.stem.conv.weight"
+        assert torch.equal(start[stem], before.state_dict()["backbone.stem.conv.weight"])
+    assert torch.equal(start["head.classifier.weight"][:2, :64], before.state_dict()["head.classifier.weight"])
 
 
 def test_every_task_has_its_beta_and_the_last_goes_on(digits: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +158,10 @@ def test_the_student_starts_as_the_old_model_and_keeps_its_size(
     # What it learns from is the boosted model: two backbones, whose features also choose the exemplars.
     assert compression.teachers["expanded"] is learner.method.herding_net()
     assert learner.engine.features(learner.method.herding_net(), digits[0].test).shape[1] == 128
-    images, weights = torch.rand(4, 1, 8, 8), class_weights(compression.data.counts(4), 0.9)
+    settings = learner.method.settings
+    assert isinstance(settings, FosterSettings)
+    weights = class_weights(compression.data.counts(4), settings.compression_beta)
+    images = torch.rand(4, 1, 8, 8, generator=generator("images"))
     with torch.no_grad():
         student, teacher = compression.net(images), compression.teachers["expanded"](images)
         (term,) = compression.objective(student, {"expanded": teacher}, Batch(LABELS, LABELS)).values()

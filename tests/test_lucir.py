@@ -123,7 +123,7 @@ def test_the_feature_term_grows_with_the_share_of_old_classes() -> None:
     fit = learner.engine.fit
 
     def noted(stage: Stage) -> None:
-        images, labels = torch.randn(4, 1, 8, 8), torch.arange(4)
+        images, labels = torch.randn(4, 1, 8, 8, generator=generator("images")), torch.arange(4)
         teachers = {name: teacher(images) for name, teacher in stage.teachers.items()}
         weights.append(stage.objective(stage.net(images), teachers, Batch(labels, labels))["steadiness"].weight)
         fit(stage)
@@ -141,7 +141,7 @@ def test_balancing_trains_the_classifier_alone_old_rows_too(monkeypatch: pytest.
     counts = balancing.data.counts(4)
     assert counts.tolist() == [10] * 4
     assert method.stage_images("finetuning", later.data.counts(4)[2:], counts[:2]) == 40
-    assert not torch.equal(method.cosines.old_rows, before.old_rows)
+    assert not torch.equal(method.cosine_head.old_rows, before.old_rows)
     assert {id(one) for group in balancing.groups or () for one in group.parameters} == set(
-        map(id, method.cosines.parameters())
+        map(id, method.cosine_head.parameters())
     )

@@ -209,7 +209,7 @@ def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digi
 
 def test_mec_balances_the_expanded_model_before_it_is_compressed(digits: Stream) -> None:
     learner, stages = stages_of_task_2("mec", digits, settings={"remedies": ["bft"]})
-    assert [stage.name for stage in stages] == ["expansion", "balancing", "compression"]
+    assert [stage.name for stage in stages] == ["expansion", "finetuning", "compression"]
     assert learner.method.stages(2) == ("expansion", "finetuning", "compression")
 
 
@@ -225,7 +225,7 @@ def test_weight_aligning_makes_the_mean_norms_equal() -> None:
 def test_balanced_fine_tuning_trains_the_classifier_alone_on_equally_many_images(digits: Stream) -> None:
     learner, stages = stages_of_task_2("maf+bft", digits)
     fusion, balancing = stages[-2:]
-    assert balancing.name == "balancing"
+    assert balancing.name == "finetuning"
     assert set(balancing.data.counts(4).tolist()) == {15}
     before = copy.deepcopy(fusion.net).state_dict()
     learner.engine.fit(balancing)

@@ -81,17 +81,17 @@ def test_proxies_of_old_classes_stay_and_both_stages_hold_the_maps() -> None:
     learner.learn(stream[0])
     method = learner.method
     assert isinstance(method, Podnet)
-    rows = method.cosines.new_rows.detach().clone()
+    rows = method.cosine_head.new_rows.detach().clone()
     stages: list[Stage] = []
     fit = learner.engine.fit
 
     def noted(stage: Stage) -> None:
         stages.append(stage)
-        before = copy.deepcopy(method.cosines)
+        before = copy.deepcopy(method.cosine_head)
         fit(stage)
-        assert isinstance(method.cosines, CosineHead)
-        assert torch.equal(method.cosines.old_rows, rows)
-        assert not torch.equal(method.cosines.new_rows, before.new_rows)
+        assert isinstance(method.cosine_head, CosineHead)
+        assert torch.equal(method.cosine_head.old_rows, rows)
+        assert not torch.equal(method.cosine_head.new_rows, before.new_rows)
 
     learner.engine.fit = noted  # type: ignore[method-assign]
     learner.learn(stream[1])
@@ -101,7 +101,7 @@ def test_proxies_of_old_classes_stay_and_both_stages_hold_the_maps() -> None:
     new = stream[1].new.counts(8)[6:]
     assert method.stage_images("finetuning", new, stages[1].data.counts(8)[:6]) == 40
 
-    images, labels = torch.randn(4, 1, 8, 8), torch.arange(4) + 3
+    images, labels = torch.randn(4, 1, 8, 8, generator=generator("images")), torch.arange(4) + 3
     for stage in stages:
         net, previous = stage.net.eval(), stage.teachers["previous"].eval()
         output, taught = net(images), previous(images)
@@ -119,6 +119,6 @@ def test_the_recipe_has_ten_proxies_and_the_form_whose_margin_acts() -> None:
     learner.learn(drcil.stream("digits-b0-5")[0])
     method = learner.method
     assert isinstance(method, Podnet)
-    assert method.cosines.new_rows.shape == (2, 10, 64)
+    assert method.cosine_head.new_rows.shape == (2, 10, 64)
     assert method.settings.nca == "published"
     assert method.settings.margin == 0.6

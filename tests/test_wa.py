@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 
 import drcil
+from drcil.heads.base import new_linear
 from drcil.keys import generator
 from drcil.learner import Learner
+from drcil.methods.remedies import align_weights
 from drcil.streams import Stream
 from recording import losses, recorded
 from small_engine import assert_equal, state
@@ -70,3 +72,12 @@ def test_weights_are_kept_from_falling_below_zero_on_request(digits: Stream) -> 
         assert (seen.after[WEIGHT] >= 0).all()
         assert seen.after[WEIGHT].max() > 0
     assert (state(learner.method.net)[BIAS] < 0).any()
+
+
+def test_rows_without_length_stay_without_length() -> None:
+    classifier = new_linear(4, 3)
+    with torch.no_grad():
+        classifier.weight[2:] = 0
+    align_weights(classifier, 2)
+    assert torch.equal(classifier.weight[2], torch.zeros(4))
+    assert torch.isfinite(classifier.weight).all()

@@ -19,6 +19,18 @@ from .data.imageset import Int64
 from .stages import Term
 
 
+class PerClass:
+    """A number per class, such as what logit adjustment adds; it moves to the logits' device once."""
+
+    def __init__(self, vector: Tensor) -> None:
+        self.vector = vector
+
+    def beside(self, logits: Tensor) -> Tensor:
+        """The vector on the device of these logits."""
+        self.vector = self.vector.to(logits.device)
+        return self.vector
+
+
 def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """KD_T = -1/n Σ_i Σ_c p(teacher_i / T)_c · log p(student_i / T)_c, over the columns of both.
 
@@ -168,14 +180,6 @@ def nca(
 def class_shares(old: int, total: int) -> tuple[float, float]:
     """(1 - λ, λ) with λ = K / N: the weights of learning and of keeping, by how many classes each is about."""
     return (total - old) / total, old / total
-
-
-def classification_and_distillation(
-    logits: Tensor, taught: Tensor, labels: Tensor, *, temperature: float, weights: tuple[float, float]
-) -> dict[str, Term]:
-    """a · CE(z, y) + b · KD_T(z_old → z[:K]), with weights (a, b), and K the columns that the old model has."""
-    kept = distillation(logits[:, : taught.shape[1]], taught, temperature)
-    return {"classification": Term(F.cross_entropy(logits, labels), weights[0]), "distillation": Term(kept, weights[1])}
 
 
 def taskwise_distillation(

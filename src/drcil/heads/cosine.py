@@ -75,7 +75,10 @@ class FoldedCosine(nn.Module):
 
 def class_cosines(features: Tensor, directions: Tensor) -> Tensor:
     """a_c = Σ_p softmax_p(a_cp) · a_cp of every sample and class, for directions (classes, proxies, channels)."""
-    cosines = functional.linear(functional.normalize(features, dim=1), directions.flatten(0, 1))
+    # In full precision also where products are rounded: cosines of rival classes differ by little.
+    with torch.autocast(features.device.type, enabled=False):
+        unit = functional.normalize(features.to(directions.dtype), dim=1)
+        cosines = functional.linear(unit, directions.flatten(0, 1))
     if directions.shape[1] == 1:
         return cosines
     cosines = cosines.view(-1, *directions.shape[:2])

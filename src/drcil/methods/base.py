@@ -18,8 +18,9 @@ from ..heads.base import Head
 from ..memory import balanced_images
 from ..nets.build import build_backbone
 from ..nets.net import Net
+from ..objectives import distillation
 from ..registry import Registry
-from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
+from ..stages import Batch, Losses, Objective, Output, Readout, Schedule, Stage, Term
 from ..streams import Task
 from .parts import Part, build_part
 
@@ -35,6 +36,18 @@ class Engine(Protocol):
 def cross_entropy(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
     """CE(z, y) over all classes seen so far: the objective of whoever has no better one."""
     return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
+
+
+def learning_and_keeping(temperature: float, weights: tuple[float, float]) -> Objective:
+    """a · CE(z, y) + b · KD_T(z_old → z[:K]) with weights (a, b), for a stage whose teacher is named ``previous``."""
+
+    def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        logits, taught = output.logits.fused, teachers["previous"].logits.fused
+        kept = distillation(logits[:, : taught.shape[1]], taught, temperature)
+        learnt = F.cross_entropy(logits, batch.labels)
+        return {"classification": Term(learnt, weights[0]), "distillation": Term(kept, weights[1])}
+
+    return objective
 
 
 class Settings(BaseModel):
@@ -140,6 +153,11 @@ class Method(ABC):
         net.head.grow(len(task.classes))
         self.parts["net"] = net
         return net
+
+    def first_task(self, task: Task, engine: Engine, head: Callable[[int], Head]) -> None:
+        """Task 1 as most methods have it: a fresh net, cross-entropy, the schedule ``first``."""
+        net = self.begin(task, head)
+        engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.schedules()["first"]))
 
     def state(self) -> MethodState:
         tensors = {

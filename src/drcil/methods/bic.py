@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -11,10 +10,10 @@ from pydantic import Field
 
 from ..data.imageset import Int64
 from ..heads.corrected import CorrectedHead
-from ..objectives import class_shares, classification_and_distillation
-from ..stages import Batch, Group, Losses, Output, Schedule, Stage
+from ..objectives import class_shares
+from ..stages import Group, Schedule, Stage
 from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
+from .base import Engine, Method, Settings, cross_entropy, learning_and_keeping, method
 from .remedies import held_quota, split_counts, split_off
 
 
@@ -25,7 +24,7 @@ class BicSettings(Settings):
     """How the affine pair of the newest task is learnt."""
     temperature: float = Field(gt=0)
     held_share: float = Field(gt=0, lt=1)
-    """Share of a class's exemplars that is held back for the pair, and as many images of every other class."""
+    """Share of the smallest class's images that is held back for the pair, and as many of every other class."""
     corrections: Literal["all", "newest"]
     """Whether the pairs of earlier tasks go on to apply, or only that of the newest task."""
 
@@ -53,7 +52,7 @@ class Bic(Method):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, CorrectedHead), task.new, cross_entropy, own.first))
+            self.first_task(task, engine, CorrectedHead)
             return
         net, previous = self.net, copy.deepcopy(self.net)
         head = net.head
@@ -63,14 +62,7 @@ class Bic(Method):
         head.grow(len(task.classes))
         counts = task.new.counts(task.total)[task.old :], task.memory.counts(task.old)
         rest, held = split_off(task.new.join(task.memory), held_quota(*counts, own.held_share))
-        weights = class_shares(task.old, task.total)
-
-        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """(1 - λ) CE(z', y) + λ KD_T(z'_old → z'[:K]), λ = K / N, all logits corrected."""
-            taught = teachers["previous"].logits.fused
-            return classification_and_distillation(
-                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
-            )
-
+        # (1 - λ) CE(z', y) + λ KD_T(z'_old → z'[:K]), λ = K / N, all logits corrected.
+        objective = learning_and_keeping(own.temperature, class_shares(task.old, task.total))
         engine.fit(Stage("later", net, rest, objective, own.later, teachers={"previous": previous}))
         engine.fit(Stage("bias", net, held, cross_entropy, own.bias, groups=[Group([head.newest])], frozen=[net]))

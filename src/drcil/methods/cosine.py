@@ -18,7 +18,7 @@ class CosineMethod(MethodWithMeans):
     copies = "2"
 
     @property
-    def cosines(self) -> CosineHead:
+    def cosine_head(self) -> CosineHead:
         """The net's head."""
         head = self.net.head
         assert isinstance(head, CosineHead)
@@ -26,7 +26,7 @@ class CosineMethod(MethodWithMeans):
 
     def all_but_old_rows(self) -> list[Group]:
         """Every parameter except the rows of old classes, which neither gradient nor decay shall move."""
-        old = self.cosines.old_rows
+        old = self.cosine_head.old_rows
         return [Group([parameter for parameter in self.net.parameters() if parameter is not old])]
 
     def readouts(self) -> Mapping[str, Readout]:

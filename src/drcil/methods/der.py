@@ -13,11 +13,11 @@ from pydantic import Field
 from torch import Tensor
 
 from ..heads import LinearHead
-from ..stages import Batch, Losses, Output, Schedule, Stage, Term
+from ..stages import Batch, Losses, Output, Schedule, Term
 from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
+from .base import Engine, Method, Settings, method
 from .expansion import auxiliary_term, expand, train_expanded, wider_head
-from .remedies import align_weights, classifier_of, fine_tune_classifier
+from .remedies import align_weights, classifier_of, fine_tune, renew
 
 
 class DerSettings(Settings):
@@ -58,7 +58,7 @@ class Der(Method):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            self.first_task(task, engine, LinearHead)
             return
         net = expand(self.net, wider_head(self.net, task), len(task.classes) + 1)
 
@@ -74,7 +74,8 @@ class Der(Method):
         if own.balancing == "align":
             align_weights(classifier_of(net), task.old)
         else:
-            fine_tune_classifier(net, task, engine, own.retraining, reset=True, temperature=own.temperature)
+            renew(classifier_of(net))
+            fine_tune("retraining", net, classifier_of(net), task, engine, own.retraining, own.temperature)
 
 
 def auxiliary_targets(labels: Tensor, old: int) -> Tensor:

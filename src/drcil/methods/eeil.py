@@ -72,10 +72,9 @@ class Eeil(Method):
             net = self.begin(task, LinearHead)
             engine.fit(Stage("first", net, task.new, cross_entropy, own.first, hooks=self._hooks()))
             return
-        net, previous = self.net, copy.deepcopy(self.net)
+        net, teachers = self.net, {"teacher": copy.deepcopy(self.net)}
         net.head.grow(len(task.classes))
         data, objective = task.new.join(task.memory), self._objective(task.sizes[:-1])
-        teachers = {"teacher": previous}
         engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
         # What was just learnt is in danger too, now that few of the new images are left: the new task is distilled.
         balanced, objective = balanced_set(net, task, engine), self._objective(task.sizes)

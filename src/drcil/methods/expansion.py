@@ -45,12 +45,14 @@ def wider_head(previous: Net, task: Task) -> LinearHead:
 def expand(previous: Net, head: Head, auxiliary_classes: int) -> ExpandedNet:
     """The previous net's backbones, frozen, and a copy of the newest to be trained, under this wider head.
 
-    The head's classifier starts as the previous one, widened; the auxiliary classifier starts afresh.
+    The frozen ones are shared with the previous net, not copied. The head's classifier starts as the previous one,
+    widened; the auxiliary classifier starts afresh.
     """
-    members = [copy.deepcopy(member).requires_grad_(False) for member in members_of(previous)]
+    members = [member.requires_grad_(False) for member in members_of(previous)]
     newest = copy.deepcopy(members[-1]).requires_grad_(True)
-    expanded = ExpandedNet([*members, newest], head, auxiliary_classes)
-    start = widened(classifier_of(previous), head.channels, head.classes)
+    known = classifier_of(previous)
+    expanded = ExpandedNet([*members, newest], head, auxiliary_classes, known)
+    start = widened(known, head.channels, head.classes)
     classifier_of(expanded).load_state_dict(start.state_dict())
     return expanded
 
@@ -63,12 +65,11 @@ def train_expanded(
     objective: Objective,
     schedule: Schedule,
     *,
-    teachers: Mapping[str, nn.Module] | None = None,
     groups: Sequence[Group] | None = None,
 ) -> None:
     """The stage of the newest backbone: new images and memory, all earlier backbones in evaluation mode."""
     data, frozen = task.new.join(task.memory), members_of(expanded)[:-1]
-    engine.fit(Stage(name, expanded, data, objective, schedule, teachers=teachers or {}, groups=groups, frozen=frozen))
+    engine.fit(Stage(name, expanded, data, objective, schedule, groups=groups, frozen=frozen))
 
 
 def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:
@@ -76,9 +77,9 @@ def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:
     return Term(F.cross_entropy(output.logits.extras["auxiliary"], targets), weight)
 
 
-def kept_term(output: Output, previous: Output, temperature: float, weight: float) -> Term:
+def kept_term(output: Output, temperature: float, weight: float) -> Term:
     """w · KD_T(Φ_{t-1} → old columns): what the expanded net must not unlearn."""
-    taught = previous.logits.fused
+    taught = output.logits.extras["previous"]
     return Term(distillation(output.logits.fused[:, : taught.shape[1]], taught, temperature), weight)
 
 
@@ -94,7 +95,7 @@ def compress(
 
     ``distil`` takes the student's and the teacher's logits over all classes.
     """
-    student = copy.deepcopy(previous)
+    student = copy.deepcopy(previous).requires_grad_(True)
     student.head.grow(len(task.classes))
 
     def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:

@@ -16,12 +16,11 @@ from torch import Tensor
 from ..heads import LinearHead
 from ..nets.expanded import ExpandedNet
 from ..nets.net import Net
-from ..objectives import balanced_distillation, class_weights
-from ..stages import Batch, Losses, Output, Readout, Schedule, Stage, Term
+from ..objectives import PerClass, balanced_distillation, class_weights
+from ..stages import Batch, Losses, Output, Readout, Schedule, Term
 from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method, name_it
+from .base import Engine, Method, Settings, method, name_it
 from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded, wider_head
-from .pipeline import PerClass
 
 _PAPER = "Wang et al., FOSTER: Feature Boosting and Compression for Class-Incremental Learning, ECCV"
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -55,8 +54,10 @@ class Foster(Method):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            self.first_task(task, engine, LinearHead)
             return
+        # The last boosted model has chosen its exemplars, and is not needed again.
+        self.parts.pop("expanded", None)
         boosted = expand(self.net, wider_head(self.net, task), task.total)
         self._boost(boosted, task, engine)
         weights = class_weights_of(task, own.compression_beta)
@@ -77,10 +78,10 @@ class Foster(Method):
             return {
                 "classification": Term(F.cross_entropy(weighted, batch.labels)),
                 "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
-                "distillation": kept_term(output, teachers["previous"], own.temperature, own.distillation),
+                "distillation": kept_term(output, own.temperature, own.distillation),
             }
 
-        train_expanded("boosting", boosted, task, engine, objective, own.boosting, teachers={"previous": self.net})
+        train_expanded("boosting", boosted, task, engine, objective, own.boosting)
 
     def readouts(self) -> Mapping[str, Readout]:
         both = {"compressed": Readout(self.net), "boosted": Readout(largest(self.parts))}

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from ..heads import LinearHead
-from ..objectives import classification_and_distillation
-from ..stages import Batch, Losses, Output, Readout, Schedule, Stage
+from ..stages import Readout, Schedule, Stage
 from ..streams import Task
-from .base import Engine, Settings, cross_entropy, method
+from .base import Engine, Settings, learning_and_keeping, method
 from .means import MethodWithMeans
 
 
@@ -34,19 +33,11 @@ class Icarl(MethodWithMeans):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            self.first_task(task, engine, LinearHead)
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
-
-        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """CE(z, y) + w · KD_T(z_old → z[:K])."""
-            taught, weights = teachers["previous"].logits.fused, (1.0, own.distillation)
-            return classification_and_distillation(
-                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
-            )
-
-        data = task.new.join(task.memory)
+        data, objective = task.new.join(task.memory), learning_and_keeping(own.temperature, (1.0, own.distillation))
         engine.fit(Stage("later", self.net, data, objective, own.later, teachers={"previous": previous}))
 
     def readouts(self) -> Mapping[str, Readout]:

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from ..heads.cosine import CosineHead
 from ..objectives import margin_ranking, pod_flat
-from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
+from ..stages import Batch, Losses, Output, Schedule, Stage, Term
 from ..streams import Task
 from .base import Engine, Settings, cross_entropy, method
 from .cosine import CosineMethod
 from .parts import NearestMean
-from .remedies import balanced_set
+from .remedies import fine_tune
 
 
 class LucirSettings(Settings):
     first: Schedule
     later: Schedule
     finetuning: Schedule
-    """Balanced fine-tuning of the classifier, where ``balancing`` asks for it."""
+    """Of the head alone, its scale too, on equally many images of every class, where ``balancing`` asks for it."""
     balancing: bool
     steadiness: float = Field(ge=0)
     """λ_base: weight of the term that keeps the directions of features, where there are as many old classes as new."""
@@ -56,8 +56,8 @@ class Lucir(CosineMethod):
             engine.fit(Stage("first", net, task.new, cross_entropy, own.first, groups=self.all_but_old_rows()))
             return
         previous = copy.deepcopy(self.net)
-        self.cosines.grow(len(task.classes))
-        imprint(self.cosines, engine.features(previous, task.new), torch.from_numpy(task.new.labels))
+        self.cosine_head.grow(len(task.classes))
+        imprint(self.cosine_head, engine.features(previous, task.new), torch.from_numpy(task.new.labels))
         steadiness = own.steadiness * math.sqrt(task.old / len(task.classes))
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
@@ -84,21 +84,7 @@ class Lucir(CosineMethod):
             )
         )
         if own.balancing:
-            self._balance(task, engine)
-
-    def _balance(self, task: Task, engine: Engine) -> None:
-        """Train the classifier alone, old rows too, on equally many images of every class."""
-        engine.fit(
-            Stage(
-                "finetuning",
-                self.net,
-                balanced_set(self.net, task, engine),
-                cross_entropy,
-                self.settings.finetuning,
-                groups=[Group(list(self.cosines.parameters()))],
-                frozen=[self.net],
-            )
-        )
+            fine_tune("finetuning", self.net, self.cosine_head, task, engine, own.finetuning)
 
 
 @torch.no_grad()

@@ -17,9 +17,9 @@ from ..heads.linear import LinearHead
 from ..nets.expanded import ExpandedNet
 from ..nets.net import Net
 from ..objectives import distillation
-from ..stages import Batch, Losses, Output, Readout, Schedule, Stage
+from ..stages import Batch, Losses, Output, Readout, Schedule
 from ..streams import Task
-from .base import Engine, cross_entropy
+from .base import Engine
 from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded
 from .pipeline import Pipeline, PipelineSettings, name_pipeline
 
@@ -49,7 +49,7 @@ class Mec(Pipeline):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, own.first))
+            self.first_task(task, engine, LinearHead)
             return
         expanded = expand(self.net, self._expanded_head(task), task.total)
         self._train(expanded, task, engine)
@@ -67,7 +67,7 @@ class Mec(Pipeline):
             return {
                 **self.classification(output.logits, batch.labels, task.old, adjust),
                 "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
-                "distillation": kept_term(output, teachers["previous"], own.temperature, own.distillation),
+                "distillation": kept_term(output, own.temperature, own.distillation),
             }
 
         train_expanded(
@@ -77,7 +77,6 @@ class Mec(Pipeline):
             engine,
             objective,
             own.expansion,
-            teachers={"previous": self.net},
             groups=self.groups(expanded),
         )
 
@@ -85,6 +84,7 @@ class Mec(Pipeline):
         """Branches as the last expanded model left them, merged; the first have learnt nothing yet."""
         if "expanded" in self.parts:
             head = copy.deepcopy(largest(self.parts).head)
+            del self.parts["expanded"]
         else:
             head = self.new_head(2 * self.net.backbone.channels)
             head.grow(task.old)

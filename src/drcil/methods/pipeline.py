@@ -13,11 +13,11 @@ from ..heads.base import Head, Logits
 from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
-from ..objectives import branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
+from ..objectives import PerClass, branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
 from ..stages import Group, Schedule, Stage, Term
 from ..streams import Task
 from .base import Engine, Method, Settings, cross_entropy, name_it
-from .remedies import align_weights, classifier_of, fine_tune_classifier
+from .remedies import align_weights, classifier_of, fine_tune, renew
 
 Remedy = Literal["la", "bft", "wa"]
 
@@ -55,18 +55,6 @@ class PipelineSettings(Settings):
         if {"wa", "bft"} <= set(remedies):
             raise ValueError("'wa' and 'bft' both correct the trained classifier; choose one of them")
         return remedies
-
-
-class PerClass:
-    """A number per class, such as what logit adjustment adds; it moves to the logits' device once."""
-
-    def __init__(self, vector: Tensor) -> None:
-        self.vector = vector
-
-    def beside(self, logits: Tensor) -> Tensor:
-        """The vector on the device of these logits."""
-        self.vector = self.vector.to(logits.device)
-        return self.vector
 
 
 class Pipeline(Method):
@@ -140,7 +128,9 @@ class Pipeline(Method):
         if "wa" in self.settings.remedies:
             align_weights(classifier_of(net), task.old)
         if "bft" in self.settings.remedies:
-            fine_tune_classifier(net, task, engine, self.settings.finetuning, self.settings.reset_classifier)
+            if self.settings.reset_classifier:
+                renew(classifier_of(net))
+            fine_tune("finetuning", net, classifier_of(net), task, engine, self.settings.finetuning)
 
 
 def name_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **presets: Any) -> None:

@@ -42,7 +42,7 @@ class PodnetSettings(Settings):
     year=2020,
 )
 class Podnet(CosineMethod):
-    """Ten cosine proxies per class, and pooled maps kept near those of the previous model."""
+    """Several cosine proxies per class, and pooled maps kept near those of the previous model."""
 
     Settings = PodnetSettings
     settings: PodnetSettings
@@ -57,7 +57,7 @@ class Podnet(CosineMethod):
             engine.fit(Stage("first", net, task.new, self._classification, own.first, groups=groups))
             return
         previous = copy.deepcopy(self.net)
-        self.cosines.grow(len(task.classes))
+        self.cosine_head.grow(len(task.classes))
         self._learn_beside(previous, "later", task.new.join(task.memory), own.later, task, engine)
         balanced = balanced_set(self.net, task, engine)
         self._learn_beside(previous, "finetuning", balanced, own.finetuning, task, engine)
@@ -70,11 +70,11 @@ class Podnet(CosineMethod):
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """L_NCA + sqrt(N/n) · ( λ_c POD-spatial + λ_f POD-flat )."""
-            features, kept = output.features, teachers["previous"].features
+            features, before = output.features, teachers["previous"].features
             return {
                 **self._classification(output, teachers, batch),
-                "spatial": Term(pod_spatial(features.stages, kept.stages), factor * self.settings.spatial),
-                "flat": Term(pod_flat(features.pooled, kept.pooled), factor * self.settings.flat),
+                "spatial": Term(pod_spatial(features.stages, before.stages), factor * self.settings.spatial),
+                "flat": Term(pod_flat(features.pooled, before.pooled), factor * self.settings.flat),
             }
 
         teachers = {"previous": previous}

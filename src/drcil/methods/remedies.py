@@ -32,7 +32,8 @@ def classifier_of(net: Net) -> nn.Linear:
 def align_weights(classifier: nn.Linear, old: int) -> None:
     """w_c := w_c · mean_{old} ‖w‖ / mean_{new} ‖w‖ for the new rows; biases stay. Afterwards the mean norms agree."""
     norms = classifier.weight.norm(dim=1)
-    classifier.weight[old:] *= norms[:old].mean() / norms[old:].mean()
+    # Rows that are all zero, which clamping can make them, have no length to be changed.
+    classifier.weight[old:] *= norms[:old].mean() / norms[old:].mean().clamp(min=1e-12)
 
 
 def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
@@ -73,27 +74,26 @@ def split_off(images: ImageSet, quota: int) -> tuple[ImageSet, ImageSet]:
     return images.subset(~held | scarce), images.subset(held)
 
 
-def fine_tune_classifier(
-    net: Net, task: Task, engine: Engine, schedule: Schedule, reset: bool, temperature: float = 1.0
+def renew(classifier: nn.Linear) -> None:
+    """Let a classifier start afresh."""
+    fresh = new_linear(classifier.in_features, classifier.out_features)
+    classifier.load_state_dict(fresh.state_dict())
+
+
+def fine_tune(
+    name: str,
+    net: Net,
+    layer: nn.Module,
+    task: Task,
+    engine: Engine,
+    schedule: Schedule,
+    temperature: float = 1.0,
 ) -> None:
-    """Train the classifier alone, on equally many images of every class; the rest is frozen and in evaluation mode."""
+    """Train one layer of a net on equally many images of every class; the rest is frozen, all in evaluation mode."""
 
     def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
         """CE(z / T, y)."""
         return {"classification": Term(F.cross_entropy(output.logits.fused / temperature, batch.labels))}
 
-    classifier = classifier_of(net)
-    if reset:
-        fresh = new_linear(classifier.in_features, classifier.out_features)
-        classifier.load_state_dict(fresh.state_dict())
-    engine.fit(
-        Stage(
-            "balancing",
-            net,
-            balanced_set(net, task, engine),
-            objective,
-            schedule,
-            groups=[Group(list(classifier.parameters()))],
-            frozen=[net],
-        )
-    )
+    data, groups = balanced_set(net, task, engine), [Group(list(layer.parameters()))]
+    engine.fit(Stage(name, net, data, objective, schedule, groups=groups, frozen=[net]))

@@ -22,7 +22,7 @@ class Replay(Method):
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
-            engine.fit(Stage("first", self.begin(task, LinearHead), task.new, cross_entropy, self.settings.first))
+            self.first_task(task, engine, LinearHead)
             return
         self.net.head.grow(len(task.classes))
         engine.fit(Stage("later", self.net, task.new.join(task.memory), cross_entropy, self.settings.later))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 from torch import nn
 
 from ..heads import LinearHead
-from ..objectives import class_shares, classification_and_distillation
-from ..stages import Batch, Losses, Moment, Output, Schedule, Stage, StepHook
+from ..objectives import class_shares
+from ..stages import Moment, Schedule, Stage, StepHook
 from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
+from .base import Engine, Method, Settings, cross_entropy, learning_and_keeping, method
 from .remedies import align_weights, classifier_of
 
 
@@ -59,14 +58,7 @@ class Wa(Method):
         net, previous = self.net, copy.deepcopy(self.net)
         net.head.grow(len(task.classes))
         weights = class_shares(task.old, task.total) if own.weighting == "lambda" else (1.0, own.distillation)
-
-        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """a · CE(z, y) + b · KD_T(z_old → z[:K]), where the previous model is the aligned one."""
-            taught = teachers["previous"].logits.fused
-            return classification_and_distillation(
-                output.logits.fused, taught, batch.labels, temperature=own.temperature, weights=weights
-            )
-
+        objective = learning_and_keeping(own.temperature, weights)
         data, teachers = task.new.join(task.memory), {"previous": previous}
         engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
         align_weights(classifier_of(net), task.old)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..heads.base import Head, new_linear
 from ..stages import Output
@@ -47,19 +48,34 @@ class SideBySide(Backbone):
 class ExpandedNet(Net):
     """Backbones side by side under one head, and an auxiliary classifier that sees only the newest backbone.
 
-    The auxiliary logits (``extras["auxiliary"]``) make the new backbone learn something of its own; they are for
-    training, and folding drops them.
+    The auxiliary logits (``extras["auxiliary"]``) make the new backbone learn something of its own. With ``previous``,
+    the classifier of a net that had all members but the newest, that net's logits are given too
+    (``extras["previous"]``), for its features are at hand. Both are for training: folding drops them, and the previous
+    classifier is not saved.
     """
 
-    def __init__(self, members: Sequence[Backbone], head: Head, auxiliary_classes: int) -> None:
+    previous_weight: Tensor | None
+    previous_bias: Tensor | None
+
+    def __init__(
+        self, members: Sequence[Backbone], head: Head, auxiliary_classes: int, previous: nn.Linear | None = None
+    ) -> None:
         super().__init__(SideBySide(members), head)
-        self.newest = members[-1].channels
-        self.auxiliary = new_linear(self.newest, auxiliary_classes)
+        self.newest_channels = members[-1].channels
+        self.auxiliary = new_linear(self.newest_channels, auxiliary_classes)
+        known = (None, None) if previous is None else (previous.weight.detach().clone(), previous.bias.detach().clone())
+        self.register_buffer("previous_weight", known[0], persistent=False)
+        self.register_buffer("previous_bias", known[1], persistent=False)
 
     def forward(self, images: Tensor) -> Output:
         output = super().forward(images)
-        auxiliary = self.auxiliary(output.features.pooled[:, -self.newest :])
-        return Output(output.logits._replace(extras={"auxiliary": auxiliary}), output.features)
+        features = output.features.pooled
+        extras = {"auxiliary": self.auxiliary(features[:, -self.newest_channels :])}
+        if self.previous_weight is not None:
+            extras["previous"] = functional.linear(
+                features[:, : -self.newest_channels], self.previous_weight, self.previous_bias
+            )
+        return Output(output.logits._replace(extras=extras), output.features)
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "part": "expanded", "auxiliary": self.auxiliary.out_features}
