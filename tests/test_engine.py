@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -472,6 +473,30 @@ def test_memory_that_was_freed_is_used_again() -> None:
     keep_freed_memory()
     pages_fetched_for_large_tensors()
     assert pages_fetched_for_large_tensors() < 9766
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"),
+    [
+        (1 << 40, [(-3, 1 << 30), (-1, 2**31 - 1), (-2, 1 << 26)]),
+        (32 << 20, [(-3, 1 << 30), (-3, 32 << 20), (-1, 2**31 - 1), (-2, 1 << 26)]),
+        (0, [(-3, 1 << 30), (-3, 32 << 20)]),
+    ],
+)
+def test_a_c_library_that_keeps_only_small_blocks_is_asked_for_these(
+    most: int, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that keeps none at all is left as it is."""
+    calls: list[tuple[int, int]] = []
+
+    def mallopt(option: int, size: int) -> int:
+        calls.append((option, size))
+        return int(option != -3 or size <= most)
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    monkeypatch.setattr("os.name", "posix")
+    keep_freed_memory()
+    assert calls == asked
 
 
 def test_a_single_last_image_joins_the_batch_before_it_only_where_it_must(tmp_path: Path) -> None:

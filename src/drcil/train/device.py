@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .engine import EngineSettings
 
 _FABRIC_PRECISION = {"32": "32-true", "16-mixed": "16-mixed", "bf16-mixed": "bf16-mixed"}
-_GLIBC = {"trim threshold": (-1, 2**31 - 1), "top pad": (-2, 1 << 26), "mmap threshold": (-3, 1 << 30)}
-"""Options of glibc's ``mallopt``: their numbers, and the bytes to set them to."""
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+"""Options of glibc's ``mallopt``."""
+_KEPT_BLOCKS = (1 << 30, 32 << 20)
+"""Up to how many bytes blocks are to be kept when they are freed; older versions of glibc refuse the first."""
 
 
 def make_fabric(settings: EngineSettings) -> Fabric:
@@ -57,9 +59,10 @@ def keep_freed_memory() -> None:
     Otherwise the maps of every step are given back to the system and fetched again page by page.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        for option, size in _GLIBC.values():
-            mallopt(option, size)
+    # The others without this one would do harm: setting any of them ends glibc's own adaptation to large blocks.
+    if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _KEPT_BLOCKS):
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_TOP_PAD, 1 << 26)
 
 
 def require_compiler(device: torch.device) -> None:
