@@ -76,7 +76,7 @@ class ArraySource(Source):
         return self._copies[device]
 
     def read(self, rows: Int64, key: int | None = None) -> Tensor:
-        return self.pixels[torch.from_numpy(rows).to(self.pixels.device)]
+        return self.pixels[indices(rows, self.pixels.device)]
 
     def describe(self) -> dict[str, Any]:
         return self._description
@@ -113,7 +113,7 @@ class ChainSource(Source):
             read = self.parts[index].read(local[here], key)
             if images is None:
                 images = read.new_empty((len(rows), *read.shape[1:]))
-            images[torch.from_numpy(here)] = read
+            images[indices(here, images.device)] = read
         if images is None:
             return torch.empty((0, self.channels, self.size, self.size), dtype=torch.uint8)
         return images
@@ -192,6 +192,12 @@ class ImageSet:
             chain = ChainSource(parts)
             source, left, right = chain, _rows_in(chain, self), _rows_in(chain, other)
         return ImageSet(source, np.concatenate([left, right]), np.concatenate([self.labels, other.labels]))
+
+
+def indices(numbers: Int64, device: torch.device) -> Tensor:
+    """Numbers to index by, on a device, without waiting for what a GPU still has to do."""
+    # CUDA copies an unpinned source aside at once; other devices might read it when it is gone.
+    return torch.from_numpy(numbers).to(device, non_blocking=device.type == "cuda")
 
 
 def _rows_in(chain: ChainSource, images: ImageSet) -> Int64:

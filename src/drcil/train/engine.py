@@ -157,12 +157,12 @@ class Engine:
 
     def augment(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
         """The uint8 images on the device, augmented if there is a generator to draw from."""
-        pixels = pixels.to(self.device, non_blocking=True)
+        pixels = self._sent(pixels)
         return pixels if draws is None else self.look.augment(pixels, draws)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """What a net sees of uint8 images."""
-        pixels = pixels.to(self.device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+        pixels = self._sent(pixels).contiguous(memory_format=torch.channels_last)
         return normalise(pixels, self.look.mean, self.look.std)
 
     def answer(self, net: nn.Module, images: Tensor) -> Output:
@@ -186,6 +186,10 @@ class Engine:
     def still(self, net: nn.Module) -> nn.Module:
         """A frozen copy, folded where it can be, in its place."""
         return self._placed(still(net))
+
+    def _sent(self, pixels: Tensor) -> Tensor:
+        # CUDA fetches from memory that is pinned for it; other devices might read what is gone by then.
+        return pixels.to(self.device, non_blocking=self.device.type == "cuda")
 
     def _placed(self, net: nn.Module) -> nn.Module:
         placed: Any = net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.imageset import Int64
+from ..data.imageset import Int64, indices
 from ..errors import UserError
 from ..keys import Part, derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
@@ -93,15 +93,15 @@ class Training:
         starts = range(begun - begun % together, len(pieces), together)
         key = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
         chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
-        for start, chunk, pixels in zip(starts, chunks, self.reader.read(chunks, key), strict=True):
+        # Sent to the device once, not with every chunk.
+        everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
+        where = torch.split(everywhere, [len(piece) for piece in pieces])
+        for start, pixels in zip(starts, self.reader.read(chunks, key), strict=True):
             draws = generator(*path, start, "augment") if stage.augment else None
-            sizes = [len(piece) for piece in pieces[start : start + together]]
-            where = torch.from_numpy(chunk).to(self.engine.device)
-            batches = zip(
-                torch.split(self.engine.augment(pixels, draws), sizes), torch.split(where, sizes), strict=True
-            )
-            for images, places in islice(batches, max(0, begun - start), None):
-                yield self.engine.normalise(images), places
+            places = where[start : start + together]
+            views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in places])
+            for images, place in islice(zip(views, places, strict=True), max(0, begun - start), None):
+                yield self.engine.normalise(images), place
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
