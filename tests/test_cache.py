@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +116,40 @@ def test_workers_share_it_and_leave_it_to_those_that_come_after(files: list[Path
     assert cache.used == sum(3 * int(np.prod(kept.table[row, 1:])) for row in kept_rows(kept))
 
 
+@pytest.fixture
+def spawning() -> Iterator[None]:
+    """Another default than fork, as systems other than Linux and later versions of Python have it."""
+    usual = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)
+    yield
+    multiprocessing.set_start_method(usual, force=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux")
+def test_workers_share_it_whatever_the_default_start_method(files: list[Path], spawning: None) -> None:
+    plain, cache = source_of(files), PictureCache(1 << 20)
+    rows = np.arange(len(plain))
+    require_forked(2)
+    reader = Reader(ImageSet(through(cache, plain), rows, np.zeros_like(rows)), 2)
+    (first, second) = reader.read(cut(rows, 5), 9)
+    assert torch.equal(torch.cat([first, second]), plain.read(rows, 9))
+    assert kept_rows(CachedPictures(plain, cache)) == [0, 1, 2, 3, 6, 7, 8]
+
+
+def test_pictures_are_opened_once_a_view_also_those_too_large_to_keep(files: list[Path]) -> None:
+    opened: list[int] = []
+
+    class Counting(FileSource):
+        def picture(self, row: int) -> Image.Image:
+            opened.append(row)
+            return super().picture(row)
+
+    cached = CachedPictures(Counting(FileList.of_paths(files), SIZE), PictureCache(1 << 20))
+    for key in (None, 1):
+        cached.read(np.array([0, 5]), key)
+    assert opened == [0, 5, 5]
+
+
 def test_an_engine_reads_through_its_cache_and_empties_it_for_a_task(files: list[Path]) -> None:
     engine = make_engine(cache="1MB", workers=0)
     images = ImageSet(source_of(files), np.arange(9), np.zeros(9, dtype=np.int64))
@@ -129,7 +166,7 @@ def test_sizes_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
     assert EngineSettings.model_validate({"cache": "1.5MiB"}).model_dump(mode="json")["cache"] == 3 * 2**19
     with pytest.raises(UserError, match=r"a cache of 2\d+ bytes cannot be had here .*; give a smaller one"):
         PictureCache(2 * 10**24)
-    monkeypatch.setattr("multiprocessing.get_start_method", lambda: "spawn")
+    monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     require_forked(0)
     with pytest.raises(UserError, match="--cache cannot be shared with worker processes"):
         require_forked(2)

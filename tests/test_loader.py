@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -87,18 +88,21 @@ class Tellers(Files):
 def test_workers_stay_from_epoch_to_epoch_and_errors_come_through() -> None:
     reader = Reader(ImageSet(Tellers(), np.arange(5), np.zeros(5, dtype=np.int64)), workers=2)
 
-    def processes(pieces: list[Int64]) -> set[tuple[int, int]]:
+    def processes(reader: Reader, pieces: list[Int64]) -> set[tuple[int, int]]:
         return {(int(batch[0, 0, 0, 0]), int(batch[0, 1, 0, 0])) for batch in reader.read(pieces)}
 
-    one = processes(cut(np.arange(1), 1))
+    one = processes(reader, cut(np.arange(1), 1))
     assert len(one) == 1
-    first, second = processes(cut(np.arange(4), 1)), processes(cut(np.arange(4), 1))
+    first, second = processes(reader, cut(np.arange(4), 1)), processes(reader, cut(np.arange(4), 1))
     assert len(first) == 2 and first == second
     assert divmod(os.getpid() % 2**16, 256) not in first
     with pytest.raises(UserError, match=r"^image 4 cannot be read$"):
-        processes(cut(np.array([0, 4, 1, 2, 3]), 1))
-    assert processes(cut(np.arange(4), 1)) == first, "an epoch that was left early does not disturb the next"
+        processes(reader, cut(np.array([0, 4, 1, 2, 3]), 1))
+    assert processes(reader, cut(np.arange(4), 1)) == first, "an epoch that was left early does not disturb the next"
     assert list(reader.read([])) == []
+    gone = weakref.ref(reader)
+    del reader
+    assert gone() is None, "an error that is over holds on to nothing, or the next collection waits for workers"
 
 
 @given(st.integers(1, 4000), st.sampled_from([1, 3]), st.sampled_from([8, 16, 32, 64, 224]))

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
+import sys
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from ..errors import UserError
 from ..keys import derive
-from .decode import SCALED_FROM, Pixels, centre_view, random_crop, whole
+from .decode import SCALED_FROM, Pixels, random_crop, whole
 from .files import PictureSource
 from .imageset import ChainSource, Int64, Source
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkContext
 
 
 class PictureCache:
@@ -33,7 +37,7 @@ class PictureCache:
             self._arena = np.frombuffer(mmap.mmap(-1, budget), dtype=np.uint8)
         except (OSError, OverflowError, ValueError) as error:
             raise UserError(f"a cache of {budget} bytes cannot be had here ({error}); give a smaller one") from None
-        self._used = multiprocessing.Value("q", 0)
+        self._used = (forking() or multiprocessing.get_context()).Value("q", 0)
         self._tables: dict[int, tuple[Source, Int64]] = {}
 
     @property
@@ -56,7 +60,8 @@ class PictureCache:
         return self._tables[id(source)][1]
 
     def find(self, table: Int64, row: int, channels: int) -> Pixels | None:
-        end, width, height = table[row].tolist()
+        with self._used.get_lock():
+            end, width, height = table[row].tolist()
         if not end:
             return None
         return self._arena[end - width * height * channels : end].reshape(height, width, channels)
@@ -70,9 +75,9 @@ class PictureCache:
             self._used.value = end
         self._arena[start:end] = pixels.reshape(-1)
         height, width, _ = pixels.shape
-        table[row, 1:] = width, height
-        # Last, because others look at it to see whether the rest is there.
-        table[row, 0] = end
+        # Once more, so that whoever sees the entry sees the pixels too.
+        with self._used.get_lock():
+            table[row] = end, width, height
 
 
 class CachedPictures(PictureSource):
@@ -99,13 +104,12 @@ class CachedPictures(PictureSource):
         if pixels is None:
             with self.picture(row) as picture:
                 if min(picture.size) >= SCALED_FROM * self.size:
-                    return super().view(row, key)
+                    return self.shown(picture, row, key)
                 pixels = whole(picture, self.mode)
             self.cache.keep(self.table, row, pixels)
         if key is not None:
             return random_crop(pixels, self.size, Random(derive(key, row)))
-        picture = Image.fromarray(pixels if self.channels == 3 else pixels[..., 0])
-        return np.asarray(centre_view(picture, self.size, self.resize, self.mode)).reshape(self.size, self.size, -1)
+        return self.shown(Image.fromarray(pixels if self.channels == 3 else pixels[..., 0]), row, None)
 
 
 def through(cache: PictureCache, source: Source) -> Source:
@@ -115,7 +119,14 @@ def through(cache: PictureCache, source: Source) -> Source:
     return CachedPictures(source, cache) if isinstance(source, PictureSource) else source
 
 
+def forking() -> ForkContext | None:
+    """How to start processes that share this one's memory, whatever the default is; None where it cannot be done."""
+    # On macOS a process that was forked may die in the system's own libraries.
+    can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("fork") if can else None
+
+
 def require_forked(workers: int) -> None:
     """Processes share the cache by being forked from one that has it."""
-    if workers and multiprocessing.get_start_method() != "fork":
+    if workers and forking() is None:
         raise UserError("--cache cannot be shared with worker processes on this system; use --workers 0 with it")

@@ -57,10 +57,14 @@ class PictureSource(Source):
     def view(self, row: int, key: int | None) -> Pixels:
         """One image, as (size, size, channels)."""
         with self.picture(row) as picture:
-            if key is None:
-                view = centre_view(picture, self.size, self.resize, self.mode)
-                return np.asarray(view).reshape(self.size, self.size, self.channels)
-            return random_view(picture, self.size, Random(derive(key, row)), self.mode)
+            return self.shown(picture, row, key)
+
+    def shown(self, picture: Image.Image, row: int, key: int | None) -> Pixels:
+        """What is seen of the picture of a row."""
+        if key is None:
+            view = centre_view(picture, self.size, self.resize, self.mode)
+            return np.asarray(view).reshape(self.size, self.size, self.channels)
+        return random_view(picture, self.size, Random(derive(key, row)), self.mode)
 
 
 class FileSource(PictureSource):

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.augment.pipeline import random_resized_crop
-from ..data.imageset import ChainSource, ImageSet, Int64, Source
+from ..data.cache import forking
+from ..data.imageset import ChainSource, ImageSet, Int64, Source, indices
 from ..errors import UserError
 from ..keys import generator
 
@@ -31,7 +32,7 @@ def view(source: Source, rows: Int64, key: int | None) -> Tensor:
     if not any(kinds):
         return images
     part = source.locate(rows)[0] if isinstance(source, ChainSource) else np.zeros_like(rows)
-    whole = torch.from_numpy(np.flatnonzero(np.array(kinds)[part])).to(images.device)
+    whole = indices(np.flatnonzero(np.array(kinds)[part]), images.device)
     images[whole] = random_resized_crop(images[whole], generator(key, "in memory", rows.tobytes().hex()))
     return images
 
@@ -78,7 +79,12 @@ class Reader:
             self._loader = self._started(workers)
         for read in self._loader:
             if isinstance(read, UserError):
-                raise read
+                try:
+                    raise read
+                finally:
+                    # Else error and frame hold each other until the garbage collector comes; and of workers that it
+                    # finds, torch waits five seconds for each.
+                    del read
             yield read
 
     def _started(self, workers: int) -> DataLoader[Tensor | UserError]:
@@ -88,6 +94,7 @@ class Reader:
             sampler=self._wanted,
             num_workers=workers,
             persistent_workers=True,
+            multiprocessing_context=forking(),
             prefetch_factor=4,
             pin_memory=self._pinned,
             # Its own generator: otherwise the loader draws a seed from torch's global one.
