@@ -16,6 +16,7 @@ from torch import Tensor
 
 import drcil
 from drcil.errors import UserError
+from drcil.keys import generator
 from drcil.learner import Learner
 from drcil.methods import METHODS, Architecture
 from drcil.methods.der import Der, auxiliary_targets
@@ -115,7 +116,7 @@ def test_retraining_makes_a_fresh_classifier_on_equally_many_images(
     assert {name for name in fresh if not torch.equal(expanded[name], fresh[name])} == classifier
     assert {name for name in fresh if not torch.equal(final[name], fresh[name])} == classifier
     with torch.no_grad():
-        output = stages[1].net(torch.rand(4, 1, 8, 8))
+        output = stages[1].net(torch.rand(4, 1, 8, 8, generator=generator("images")))
     labels = torch.arange(4)
     (term,) = stages[1].objective(output, {}, Batch(labels, labels)).values()
     assert torch.isclose(term.value, F.cross_entropy(output.logits.fused / 5, labels))

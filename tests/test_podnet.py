@@ -42,7 +42,8 @@ def test_the_forms_are_the_sums_they_say(seed: int, scale: float, margin: float)
         own, top = scale * row[label], scale * max(row)
         published += max(0.0, math.log(sum(map(math.exp, rivals))) - (own - scale * margin)) / 5
         program += (top - own + math.log(1 + sum(math.exp(value - top) for value in rivals))) / 5
-    for form, slow in (("published", published), ("program", program)):
+    expected: dict[Form, float] = {"published": published, "program": program}
+    for form, slow in expected.items():
         value = nca(cosines, torch.tensor(scale, dtype=torch.float64), labels, margin=margin, form=form)
         assert value.item() == pytest.approx(slow, rel=1e-9, abs=1e-12)
 
@@ -51,7 +52,8 @@ def test_the_forms_are_the_sums_they_say(seed: int, scale: float, margin: float)
 def test_the_margin_acts_in_the_published_form_alone(seed: int) -> None:
     cosines, _ = drawn(seed)
     labels, scale = cosines.argmin(dim=1), torch.tensor(3.0, dtype=torch.float64)
-    for form, differs in (("published", True), ("program", False)):
+    acts: dict[Form, bool] = {"published": True, "program": False}
+    for form, differs in acts.items():
         none, some = (nca(cosines, scale, labels, margin=margin, form=form) for margin in (0.0, 0.6))
         assert bool(some > none) is differs
 
