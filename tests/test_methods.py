@@ -13,7 +13,7 @@ import drcil
 from drcil.data.imageset import ImageSet
 from drcil.disk import read_tensors
 from drcil.errors import UserError
-from drcil.memory import Budget
+from drcil.memory import Budget, first_of_each_class
 from drcil.methods import METHODS
 from drcil.methods.parts import NearestMean
 from drcil.methods.settings import resolve_settings, setting_keys
@@ -148,6 +148,29 @@ def test_every_method_has_its_card_and_recipes(run: Run) -> None:
     for kind in ("digits", "cifar", "imagenet"):
         settings = resolve_settings(spec, kind, {})
         assert {*spec.build.first_stages, *spec.build.later_stages} <= settings.schedules().keys()
+
+
+def test_only_cosine_classifiers_ask_for_a_backbone_of_their_own(run: Run) -> None:
+    """Theirs has projected shortcuts and no last ReLU, so that features may point anywhere."""
+    cosine = run.settings.method in ("lucir", "podnet")
+    variant = {"shortcut": "projected", "last_relu": False} if cosine else {"shortcut": "padded", "last_relu": True}
+    description = drcil.load(run.finished_tasks()[-1], device="cpu").method.state().description
+    nets = [part["backbone"] for part in description.values() if "backbone" in part]
+    backbones = [one for net in nets for one in net.get("members", [net])]
+    assert backbones
+    assert all(one == {"name": "resnet-digits", "channels_in": 1, **variant} for one in backbones)
+
+
+@pytest.mark.parametrize("stream", ["digits-b0-10", "digits-6/2"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_tasks_of_one_class_and_small_tasks_after_a_large_one_are_learnt(method: str, stream: str) -> None:
+    memory = None if METHODS[method].build.memory else "3/class"
+    learner = drcil.Learner(method, epochs_scale=0.01, memory=memory, threads=1, device="cpu")
+    for task in make_stream(stream)[:3]:
+        learner.learn(replace(task, new=first_of_each_class(task.new, 8)))
+        for ranking in learner.rank(task.test).values():
+            assert torch.isfinite(ranking.scores).all()
+            assert torch.equal(ranking.classes.sort().values, torch.arange(task.total).expand_as(ranking.classes))
 
 
 @pytest.fixture(scope="module")
