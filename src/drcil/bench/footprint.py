@@ -13,12 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ..data.imageset import ArraySource
+from ..errors import UserError
 from ..stages import Stage
 from .rows import Measurement, figure
 from .scene import Scene, learner_before, stages_of
 
 _MIB = 2**20
 _STEPS = 2
+
+_STATUS = Path("/proc/self/status")
 
 _BARE = """
 import torch
@@ -38,6 +41,8 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
     unit="MiB",
 )
 def memory(scene: Scene) -> Measurement:
+    if not _STATUS.exists():
+        raise UserError(f"peak memory is read from {_STATUS}, which this system does not have")
     code = f"from drcil.bench.footprint import report; report({str(scene.directory)!r})"
     parts: dict[str, float] = json.loads(_printed(code))
     parts["torch"] = int(_printed(_BARE)) / 1024
@@ -47,7 +52,11 @@ def memory(scene: Scene) -> Measurement:
 
 
 def _printed(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    ended = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    if ended.returncode:
+        last = ended.stderr.strip().rpartition("\n")[2]
+        raise UserError(f"the process whose memory was to be measured ended with code {ended.returncode} ({last})")
+    return ended.stdout
 
 
 def report(directory: str) -> None:
@@ -69,8 +78,8 @@ def report(directory: str) -> None:
 
 def _peak() -> int:
     # Not getrusage: its maximum begins with that of the process which started this one.
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+    lines = _STATUS.read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 
 
 def _nets(stage: Stage) -> int:

@@ -16,11 +16,16 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "busy": round(os.getloadavg()[0], 2),
+        "busy": _busy(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
+
+
+def _busy() -> float | None:
+    """How many processes want a core; None where the system does not tell."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def _processor() -> str:

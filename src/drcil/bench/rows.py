@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from subprocess import SubprocessError
 from typing import Any, Literal
 
+from ..errors import UserError
 from ..registry import Registry
 from .scene import Scene
 
@@ -14,10 +17,14 @@ Better = Literal["higher", "lower"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """A value, and in words what it was made from."""
+    """A value, and in words what it was made from; or no number, and why there is none."""
 
     value: float
     detail: str
+
+    @property
+    def made(self) -> bool:
+        return not math.isnan(self.value)
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         return {
             "name": self.figure.name,
-            "value": self.measurement.value,
+            "value": self.measurement.value if self.measurement.made else None,
             "target": self.figure.target,
             "pass": self.met,
             "unit": self.figure.unit,
@@ -84,7 +91,15 @@ def chosen(names: Sequence[str]) -> list[Figure]:
 def measure(
     figures: Sequence[Figure], scene: Scene, begin: Callable[[Figure], None] = lambda figure: None
 ) -> Iterator[Row]:
-    """Measure one figure after the other; ``begin`` hears of each before it is measured."""
+    """Measure one figure after the other; ``begin`` hears of each before it is measured.
+
+    One that cannot be measured here is a row too, which misses its target.
+    """
     for one in figures:
         begin(one)
-        yield Row(one, one.measure(scene))
+        try:
+            found = one.measure(scene)
+        except (UserError, OSError, RuntimeError, SubprocessError) as error:
+            why = str(error).partition("\n")[0]
+            found = Measurement(math.nan, f"not measured: {why}")
+        yield Row(one, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,10 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Instead: where the time of a fusion epoch goes, and the limits.")
     ] = False,
-    data: options.Data = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="DRCIL_DATA", help="Where datasets are, if there are any.", show_default="./data"),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Measure speed and memory against targets; on a CPU, some minutes."""
@@ -33,7 +37,8 @@ def bench(
     figures = chosen([name.strip() for given in rows or () for name in given.split(",")])
     scene, place = Scene(data), machine()
     told, screen = console(stderr=True), console()
-    told.print(f"{place['processor']}, {place['threads']} threads, load {place['busy']}; {scene.images}", markup=False)
+    load = "unknown" if place["busy"] is None else place["busy"]
+    told.print(f"{place['processor']}, {place['threads']} threads, load {load}; {scene.images}", markup=False)
     if profile:
         from ..bench.profile import profile as profiled
 
@@ -47,7 +52,11 @@ def bench(
     def begin(figure: Figure) -> None:
         told.print(f"{figures.index(figure) + 1}/{len(figures)} {figure.name}", markup=False)
 
-    measured = list(measure(figures, scene, begin))
+    measured = []
+    for row in measure(figures, scene, begin):
+        # At once: a row may take a minute, and what comes after it may fail.
+        told.print(f"    {row_line(row)}", markup=False)
+        measured.append(row)
     if json:
         print_json({"rows": [row.as_json() for row in measured], "machine": place, "images": scene.images})
     else:
@@ -59,11 +68,17 @@ def row_entry(row: Row) -> dict[str, Any]:
     own, sign = row.figure, {"higher": "≥", "lower": "≤"}[row.figure.better]
     return {
         "name": own.name,
-        "value": f"{_short(row.measurement.value)} {own.unit}",
+        "value": f"{_short(row.measurement.value)} {own.unit}" if row.measurement.made else "–",
         "target": f"{sign} {own.target:g}",
         "met": row.met,
         "measured": row.measurement.detail,
     }
+
+
+def row_line(row: Row) -> str:
+    """A row for people who wait for the others."""
+    entry = row_entry(row)
+    return f"{entry['value']} (target {entry['target']}): {entry['measured']}"
 
 
 def profile_json(found: Profile) -> dict[str, float]:
