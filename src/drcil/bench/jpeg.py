@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..data import folder
 from ..data.augment import build_augment
-from ..data.cache import PictureCache, through
+from ..data.cache import PictureCache, forking, through
 from ..data.filelist import FileList
 from ..data.files import FileSource
 from ..data.imageset import ImageSet
@@ -47,15 +48,22 @@ class Decoded(Dataset[int]):
 
 
 def compare(paths: Sequence[str], size: int) -> Measurement:
-    """Images/s of decoding, random crop and augmentation ÷ those of decoding alone; beside it, with a cache."""
+    """Images/s of decoding, random crop and augmentation ÷ those of decoding alone; beside it, with a cache if any."""
     source = FileSource(FileList.of_paths(paths), size)
     rows = np.arange(len(source), dtype=np.int64)
     pieces = cut(rows, BATCH * batches_together(source, BATCH))
     augment = build_augment("auto", folder.SPEC, in_memory=False)
-    cached = through(PictureCache(_CACHE), source)
-    from_disk, from_cache = (Reader(ImageSet(one, rows, np.zeros_like(rows)), WORKERS) for one in (source, cached))
+    context = forking()
+    sources = [source, through(PictureCache(_CACHE), source)] if context else [source]
+    readers = [Reader(ImageSet(one, rows, np.zeros_like(rows)), WORKERS) for one in sources]
     batches = [[source.files.path(row) for row in piece.tolist()] for piece in pieces]
-    loader = DataLoader(Decoded(batches), batch_size=None, num_workers=WORKERS, persistent_workers=True)
+    loader = DataLoader(
+        Decoded(batches),
+        batch_size=None,
+        num_workers=WORKERS,
+        persistent_workers=True,
+        multiprocessing_context=context,
+    )
 
     def ours(reader: Reader) -> None:
         for step, pixels in enumerate(reader.read(pieces, derive("bench"))):
@@ -65,16 +73,12 @@ def compare(paths: Sequence[str], size: int) -> Measurement:
         for _ in loader:
             pass
 
-    seconds = alternate(
-        _ROUNDS,
-        lambda: seconds_of(lambda: ours(from_disk)),
-        lambda: seconds_of(lambda: ours(from_cache)),
-        lambda: seconds_of(decoding),
-    )
-    disk, cache, alone = (len(paths) / one for one in seconds)
-    said = (
-        f"{disk:.0f} against {alone:.0f} images/s, {len(paths)} files; with --cache {cache:.0f}, {cache / alone:.2f} ×"
-    )
+    works = [partial(seconds_of, partial(ours, reader)) for reader in readers]
+    seconds = alternate(_ROUNDS, *works, partial(seconds_of, decoding))
+    disk, *cached, alone = (len(paths) / one for one in seconds)
+    said = f"{disk:.0f} against {alone:.0f} images/s, {len(paths)} files"
+    for cache in cached:
+        said += f"; with --cache {cache:.0f}, {cache / alone:.2f} ×"
     return Measurement(disk / alone, said)
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ..data.cache import forking
 from ..data.imageset import ImageSet
 from ..heads.residual import ResidualHead
 from ..methods.maf import MafSettings
@@ -150,7 +151,13 @@ class PlainFusion:
         self.student.train()
         self.previous.eval()
         self.adapted.eval()
-        loader = DataLoader(images, batch_size=schedule.batch_size, shuffle=True, num_workers=WORKERS)
+        loader = DataLoader(
+            images,
+            batch_size=schedule.batch_size,
+            shuffle=True,
+            num_workers=WORKERS,
+            multiprocessing_context=forking(),
+        )
         started, total = None, 0.0
         for batch, labels in loader:
             started = started or time.perf_counter()

@@ -59,14 +59,12 @@ def train(learner: Learner, stage: Stage, clock: EpochClock) -> float:
 
 def fresh_process() -> ProcessPoolExecutor:
     """A process as torch finds it: the engine tells this one's C library how to treat freed memory."""
-    usual = (torch.get_num_threads(), multiprocessing.get_start_method())
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_begin, initargs=usual)
-
-
-def _begin(threads: int, start_method: str) -> None:
-    torch.set_num_threads(threads)
-    # A process that was spawned would spawn its loader's workers too, which takes seconds.
-    multiprocessing.set_start_method(start_method, force=True)
+    return ProcessPoolExecutor(
+        1,
+        multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(torch.get_num_threads(),),
+    )
 
 
 @figure(
