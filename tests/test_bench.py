@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +16,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.profiler import record_function
 
 from drcil.bench import FIGURES, Figure, Row, Scene, chosen, measure
 from drcil.bench.footprint import activations
 from drcil.bench.pictures import photographs
 from drcil.bench.pillow import Choice, augmented, deal
-from drcil.bench.profile import AUGMENTATION, OPTIMISER, OTHER, kind_of
+from drcil.bench.profile import AUGMENTATION, OPTIMISER, OTHER, ProfiledEpoch, kind_of
 from drcil.bench.reference import PlainFusion, pillow_images
 from drcil.bench.rows import Measurement
 from drcil.bench.scene import Untrained, learner_before, stages_of
@@ -32,9 +35,11 @@ from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment
 from drcil.data.cifar100 import SPEC
 from drcil.data.dataset import Dataset
 from drcil.data.imageset import ArraySource, ImageSet
+from drcil.errors import UserError
 from drcil.learner import Learner
 from drcil.stages import Batch, Stage
 from drcil.streams import Task
+from small_engine import assert_equal, state
 
 TARGETS = {
     "fusion-speed": ("higher", 2.5),
@@ -113,6 +118,37 @@ def test_a_figure_that_misses_is_reported_as_missed(
     assert row.as_json()["pass"] is met
 
 
+@pytest.mark.parametrize(
+    "error",
+    [UserError("no such thing here"), OSError("no such thing here"), RuntimeError("no such thing here\nat all")],
+)
+def test_a_figure_that_cannot_be_measured_is_a_row_and_the_others_follow(scene: Scene, error: Exception) -> None:
+    def fails(scene: Scene) -> Measurement:
+        raise error
+
+    failing = Figure("other", "a figure", 1.0, "lower", "s", fails)
+    first, second, third = measure([figure_of("lower", 1.0), failing, figure_of("lower", 1.0)], scene)
+    assert (first.met, second.met, third.met) == (True, False, True)
+    told = second.as_json()
+    assert (told["value"], told["pass"], told["detail"]) == (None, False, "not measured: no such thing here")
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+
+
+def test_systems_that_tell_neither_memory_nor_load_get_the_other_rows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("drcil.bench.footprint._STATUS", Path("nowhere"))
+    monkeypatch.delattr(os, "getloadavg", raising=False)
+    assert main(["bench", "--rows", "memory,drc-inference", "--data", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "load unknown" in err
+    why = "not measured: peak memory is read from nowhere, which this system does not have"
+    assert f"    – (target ≤ 300): {why}" in err.splitlines()
+    lines = [line.split() for line in out.splitlines()]
+    assert ["memory", "–", "≤", "300", "no", "not", "measured:"] in [line[:7] for line in lines]
+    assert ["drc-inference", "0", "tensors", "≤", "0", "yes"] in [line[:6] for line in lines]
+
+
 def test_the_best_of_each_work_is_taken_and_they_take_turns() -> None:
     turns: list[str] = []
     times = {"ours": iter([3.0, 1.0, 2.0]), "reference": iter([4.0, 6.0, 5.0])}
@@ -162,7 +198,7 @@ def test_json_has_a_row_for_each_name(capsys: pytest.CaptureFixture[str], tmp_pa
 def test_the_table_says_what_was_met(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["bench", "--rows", "drc-inference", "--data", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    assert "1/1 drc-inference" in err
+    assert err.splitlines()[1:] == ["1/1 drc-inference", "    0 tensors (target ≤ 0): Linear of (100, 64), (100,)"]
     (line,) = [line for line in out.splitlines() if "drc-inference" in line]
     assert line.split()[:6] == ["drc-inference", "0", "tensors", "≤", "0", "yes"]
 
@@ -261,16 +297,22 @@ def test_the_reference_deals_operations_as_often_as_the_engine() -> None:
     assert np.mean(counts) == pytest.approx(float(expected), abs=0.06)
 
 
-def test_the_reference_learns(fusion: Fusion) -> None:
+def test_the_reference_learns_wherever_it_is_sent(fusion: Fusion) -> None:
     learner, task, stage, plain = fusion
     view = pillow_images(stage.data, SPEC.padding, SPEC.mean, SPEC.std)
-    before = plain.student.fc.weight.clone()
-    frozen = plain.previous.fc.weight.clone()
-    assert plain.epoch(view) > 0
+    sent, images = pickle.loads(pickle.dumps((plain, view)))
+    assert sent.epoch(images) > 0
+    assert not torch.equal(sent.student.fc.weight, plain.student.fc.weight)
+    assert torch.equal(sent.previous.fc.weight, plain.previous.fc.weight)
+
+
+@pytest.mark.slow
+def test_a_fresh_process_has_as_many_threads_and_can_train_the_reference(fusion: Fusion) -> None:
+    learner, task, stage, plain = fusion
+    view = pillow_images(stage.data, SPEC.padding, SPEC.mean, SPEC.std)
     with fresh_process() as elsewhere:
+        assert elsewhere.submit(torch.get_num_threads).result() == torch.get_num_threads()
         assert elsewhere.submit(plain.epoch, view).result() > 0
-    assert not torch.equal(plain.student.fc.weight, before)
-    assert torch.equal(plain.previous.fc.weight, frozen)
 
 
 def test_a_learner_before_task_ten_is_as_it_would_be(scene: Scene) -> None:
@@ -288,10 +330,9 @@ def test_a_learner_before_task_ten_is_as_it_would_be(scene: Scene) -> None:
 def test_an_untrained_engine_leaves_nets_alone(scene: Scene) -> None:
     learner, task = learner_before(scene.few(2), "icarl", 2, "20")
     learner.engine = Untrained(learner.engine)
-    before = as_net(learner.method.net).backbone.state_dict()
+    before = state(as_net(learner.method.net).backbone)
     learner.learn(task)
-    after = as_net(learner.method.net).backbone.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_equal(before, state(as_net(learner.method.net).backbone))
     assert learner.rank(task.test.subset(np.arange(3)))["nme"].classes.shape == (3, 10)
 
 
@@ -347,6 +388,29 @@ def test_work_is_told_apart(names: list[str], kind: str) -> None:
     for name in reversed(names):
         event = Operation(name, event)
     assert kind_of(event) == kind
+
+
+def test_a_profile_is_of_the_epoch_and_not_of_what_surrounds_it(
+    fusion: Fusion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, task, stage, _ = fusion
+    watched = ProfiledEpoch()
+    monkeypatch.setattr(learner.engine, "listener", watched)
+    folding, still = [], learner.engine.still
+
+    def marked(net: torch.nn.Module) -> torch.nn.Module:
+        with record_function("folding"):
+            folding.append(still(net))
+        return folding[-1]
+
+    monkeypatch.setattr(learner.engine, "still", marked)
+    train(learner, replace(stage, data=stage.data.subset(np.arange(4))), watched)
+    assert len(folding) == 2, "a teacher each, when the stage is set up"
+    assert "folding" not in {event.name for event in watched.record.events() or ()}  # type: ignore[no-untyped-call]
+    shares = watched.shares()
+    assert sum(shares.values()) == pytest.approx(100)
+    assert all(0 <= share < 100 for share in shares.values())
+    assert shares["convolution"] > shares[OPTIMISER] > 0
 
 
 def test_a_row_prints_what_it_is_made_from() -> None:

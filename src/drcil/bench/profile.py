@@ -14,6 +14,7 @@ from torch.profiler import profile as profiler
 
 from ..data.augment.pipeline import Step
 from ..train import Look
+from ..train.events import EpochDone, Event, StageStarted
 from .footprint import activations
 from .scene import Scene
 from .timing import EpochClock, seconds_of
@@ -41,6 +42,29 @@ def marked(look: Look) -> Look:
         return within
 
     return replace(look, augment=replace(look.augment, steps=tuple(mark(step) for step in look.augment.steps)))
+
+
+class ProfiledEpoch(EpochClock):
+    """Profiles the epoch it times, and nothing before or after it: setting up a stage is no part of its seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = profiler(activities=[ProfilerActivity.CPU])
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, StageStarted):
+            self.record.start()
+        elif isinstance(event, EpochDone):
+            self.record.stop()
+
+    def shares(self) -> dict[str, float]:
+        """Of the epoch's time, in percent, by kind of work."""
+        times: Counter[str] = Counter()
+        for event in self.record.events() or ():  # type: ignore[no-untyped-call]
+            times[kind_of(event)] += event.self_cpu_time_total / 1e6
+        known = {kind: 100 * times[kind] / self.seconds for kind in (*_KINDS, AUGMENTATION, OPTIMISER)}
+        return {**known, OTHER: 100 - sum(known.values())}
 
 
 @dataclass(frozen=True)
@@ -74,18 +98,13 @@ def profile(scene: Scene) -> Profile:
     clock = EpochClock()
     learner, _, stage = fusion_before(scene, clock)
     learner.engine.look = marked(learner.engine.look)
-    untold = train(learner, stage, clock)
-    with profiler(activities=[ProfilerActivity.CPU]) as record:
-        seconds = train(learner, stage, clock)
-    times: Counter[str] = Counter()
-    for event in record.events() or ():
-        times[kind_of(event)] += event.self_cpu_time_total / 1e6
-    known = {kind: times[kind] for kind in (*_KINDS, AUGMENTATION, OPTIMISER)}
-    shares = {kind: 100 * spent / seconds for kind, spent in known.items()}
+    unwatched = train(learner, stage, clock)
+    learner.engine.listener = watched = ProfiledEpoch()
+    train(learner, stage, watched)
     forward_and_backward = step_flops(as_net(stage.net)) / BATCH
     return Profile(
-        shares={**shares, OTHER: 100 - sum(shares.values())},
-        images_per_second=len(stage.data) / min(untold, seconds),
+        shares=watched.shares(),
+        images_per_second=len(stage.data) / min(unwatched, watched.seconds),
         # A backward pass takes twice the forward one; each teacher is one forward pass.
         gflop_per_image=forward_and_backward * (1 + len(stage.teachers) / 3) / 1e9,
         mib_per_image=activations(stage, BATCH) / BATCH / 2**20,
