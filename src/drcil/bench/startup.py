@@ -13,7 +13,7 @@ _ROUNDS = 7
 
 
 def _spent(*arguments: str) -> float:
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-P", *arguments]
     return seconds_of(lambda: subprocess.run(command, check=True, capture_output=True))
 
 

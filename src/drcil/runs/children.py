@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from ..errors import UserError
 
 _PATIENCE = 30.0
 """Seconds that a child has to stop before it is killed."""
+_FAILED = 1
+"""The exit code of a command that broke: what it printed last is no sentence for people."""
+_VOICE, _WARNING = "drcil: ", "drcil: warning: "
+"""How a command's own words to people begin."""
 
 
 class Child:
@@ -22,10 +27,12 @@ class Child:
         self.log = log
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "wb") as file:
+            with open(log, "ab") as file:
+                # What earlier processes said stays, and is not taken for what this one says.
+                self._begin = file.seek(0, os.SEEK_END)
                 # A session of its own: the interrupt key is for the parent, which then stops its children once.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "drcil.cli.child", *arguments],
+                    [sys.executable, "-P", "-m", "drcil.cli.child", *arguments],
                     stdin=subprocess.PIPE,
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -45,9 +52,11 @@ class Child:
         if code < 0:
             name = signal.Signals(-code).name
             return f"ended by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
-        lines = [line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines()]
-        last = next((line for line in reversed(lines) if line), f"exit code {code}")
-        return last.removeprefix("drcil: ")
+        said = self.log.read_bytes()[self._begin :].decode(errors="replace").splitlines()
+        complaints = [line for line in said if line.startswith(_VOICE) and not line.startswith(_WARNING)]
+        if code == _FAILED or not complaints:
+            return f"exit code {code}; see {self.log}"
+        return complaints[-1].removeprefix(_VOICE).strip()
 
     def ask_to_stop(self) -> None:
         self._process.terminate()
