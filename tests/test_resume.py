@@ -214,6 +214,7 @@ def test_settings_cannot_change_halfway(tmp_path: Path) -> None:
         ("order_seed = 1993", "order_seed = 7", "order_seed"),
         ("validation = 0.0", "validation = 0.2", "validation"),
         ('precision = "32"', 'precision = "bf16-mixed"', "precision"),
+        ("compile = false", "compile = true", "compile"),
     ):
         assert before.count(old) == 1
         config.write_text(before.replace(old, new))
@@ -296,6 +297,35 @@ def test_loading_workers_make_no_difference(photographs: Path, tmp_path: Path) -
         outcomes.append(outcome(run.directory))
     for other in outcomes[1:]:
         assert_same(outcomes[0], other)
+
+
+def rename_one(photographs: Path) -> None:
+    (photographs / "train" / "class0" / "0.png").rename(photographs / "train" / "class0" / "renamed.png")
+
+
+SMALL = {"image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005}
+
+
+def test_images_cannot_change_halfway(photographs: Path, tmp_path: Path) -> None:
+    """Fine-tuning keeps no exemplars that would be missed."""
+    run = make_run(tmp_path / "run", "finetune", stream=f"folder:{photographs}-b0-2", **SMALL)
+    Watch().session(run.directory, (TaskReport, 1, 1))
+    rename_one(photographs)
+    sentence = r"run cannot go on: the images of 'folder:.*' are not the ones that task 1 was learnt from; start a new"
+    with pytest.raises(UserError, match=sentence):
+        run.go()
+
+
+def test_a_snapshot_of_other_images_is_ignored(photographs: Path, tmp_path: Path) -> None:
+    options = {**SMALL, "tasks": 1, "settings": {"first.batch_size": 8}}
+    run = make_run(tmp_path / "run", "replay", stream=f"folder:{photographs}-b0-2", **options)
+    Watch().session(run.directory, (StepDone, 1, 2))
+    rename_one(photographs)
+    watch = Watch()
+    run.go(listener=watch)
+    steps = watch.steps
+    make_run(tmp_path / "anew", "replay", stream=f"folder:{photographs}-b0-2", **options).go(listener=watch)
+    assert watch.steps == 2 * steps
 
 
 def test_a_damaged_file_is_named_in_one_sentence_also_by_a_worker(photographs: Path, tmp_path: Path) -> None:

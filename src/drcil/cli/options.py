@@ -1,11 +1,14 @@
-"""The options that ``run`` and ``compare`` have in common, with one wording."""
+"""The options that ``run`` and ``compare`` have in common, with one wording, and the settings they make."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ..runs.settings import RunSettings
 
 WHAT, WHERE, SHOWN = "What is learnt", "How it is computed", "What is kept and shown"
 """The groups that help lists options in."""
@@ -52,3 +55,18 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=SHOWN)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.", rich_help_panel=SHOWN)]
+
+ENGINE = ("device", "precision", "threads", "workers", "cache", "eval_every")
+"""The options that are settings of the engine, of the same name."""
+
+
+def chosen_settings(*, data: Path | None, compile: bool, **given: Any) -> RunSettings:
+    """The settings of a run from the options of a verb, by name; None: not given."""
+    from ..runs.settings import make_settings
+
+    engine = {name: given.pop(name, None) for name in ENGINE} | {"compile": compile or None}
+    return make_settings(
+        **given,
+        data=str(data.expanduser().absolute()) if data else None,
+        engine={name: value for name, value in engine.items() if value is not None},
+    )

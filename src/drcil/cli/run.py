@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
 _NAMED_FILES = 3
-_ENGINE_OPTIONS = ("device", "precision", "threads", "workers", "cache", "eval_every")
 
 
 def run(
@@ -73,28 +72,18 @@ def run(
     """Learn a stream with a method, in a run directory of its own."""
     from ..runs.adopt import adopt, find_twin
     from ..runs.plan import plan_run
-    from ..runs.run import Run
-    from ..runs.settings import make_settings
+    from ..runs.run import RUNS, Run
     from .training import train
 
     require_pipeline(method, head, remedy)
-    engine = {
-        "device": device,
-        "precision": precision,
-        "threads": threads,
-        "workers": workers,
-        "cache": cache,
-        "compile": compile or None,
-        "eval_every": eval_every,
-    }
-    chosen = make_settings(
+    chosen = options.chosen_settings(
         method=method,
         stream=stream,
         seed=seed,
         order_seed=order_seed,
         memory=memory,
         backbone=backbone,
-        data=str(data.expanduser().absolute()) if data else None,
+        data=data,
         tasks=tasks,
         image_size=image_size,
         epochs_scale=epochs_scale,
@@ -102,15 +91,21 @@ def run(
         augment=augment,
         validation=validation,
         settings=method_settings(head, remedy, settings or []),
-        engine={name: value for name, value in engine.items() if value is not None},
+        device=device,
+        precision=precision,
+        threads=threads,
+        workers=workers,
+        cache=cache,
+        compile=compile,
+        eval_every=eval_every,
     )
     loaded = Run(out or Path(), chosen).stream()
     work = plan_run(chosen, loaded)
     warn_of_skipped(loaded.dataset)
+    twin = find_twin(chosen, out.parent if out else RUNS, loaded)
     made = Run.create(chosen, out)
-    twin = find_twin(chosen, made.directory.parent)
     adopted = adopt(made, twin, loaded) if twin else 0
-    if twin and not quiet:
+    if twin and adopted and not quiet:
         tasks_of = "1 task" if adopted == 1 else f"{adopted} tasks"
         sentence = f"{tasks_of} adopted from {twin.directory}: {twin.settings.method} is trained as {method} is"
         console(stderr=json).print(sentence, markup=False, soft_wrap=True)
@@ -120,7 +115,7 @@ def run(
 def run_arguments(settings: RunSettings, out: Path) -> list[str]:
     """What ``drcil`` is to be called with, so that it makes a run of these settings in this place."""
     given = settings.model_dump(mode="json", exclude={"format", "method", "stream", "settings", "engine"})
-    given |= settings.engine.model_dump(mode="json", include=set(_ENGINE_OPTIONS))
+    given |= settings.engine.model_dump(mode="json", include=set(options.ENGINE))
     arguments = ["run", settings.method, settings.stream, f"--out={out}"]
     arguments += ["--compile"] if settings.engine.compile else []
     arguments += [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]

@@ -11,10 +11,12 @@ import shutil
 from pathlib import Path
 
 from ..disk import write_directory, write_json
+from ..errors import UserError
 from ..learner import Learner
 from ..methods import METHODS
 from ..streams import Stream
-from .model import STATE, fill, parse_state, read_state
+from .match import DATA_DIGEST, data_digest, require_match
+from .model import STATE, fill, fill_memory, parse_state, read_state
 from .plan import start_learner
 from .reuse import equal_runs
 from .run import Run, primary_figures
@@ -26,27 +28,45 @@ def training_of(method: str) -> str:
     return METHODS[method].trained_as or method
 
 
-def find_twin(settings: RunSettings, parent: Path) -> Run | None:
+def find_twin(settings: RunSettings, parent: Path, stream: Stream) -> Run | None:
     """A run right below a directory that trains the same under another name; of several the one that got furthest."""
     own = settings.method
     names = [name for name in METHODS if name != own and training_of(name) == training_of(own)]
-    found = [run for name in names for run in equal_runs(settings.model_copy(update={"method": name}), parent)]
+    twins = [settings.model_copy(update={"method": name}) for name in names]
+    found = [run for twin in twins for run in equal_runs(twin, parent, lambda: stream)]
     return max((run for run in found if run.finished_tasks()), key=lambda run: len(run.finished_tasks()), default=None)
 
 
 def adopt(run: Run, twin: Run, stream: Stream) -> int:
-    """Make the twin's finished tasks those of a new run, as far as it is to go; how many they are."""
+    """Make the twin's finished tasks those of a new run, as far as it is to go and they fit; how many they are."""
     learner = start_learner(run.settings, stream)
-    tasks = twin.finished_tasks()[: run.settings.tasks]
-    for number, task in enumerate(tasks, start=1):
-        fill(learner, task, parse_state(task))
-        _adopt_task(run, task, learner, stream, number)
-    run.write_result(learner, stream)
-    run.log("Adopted", tasks=len(tasks), source=str(twin.directory), method=twin.settings.method)
-    return len(tasks)
+    digest = data_digest(stream.dataset)
+    adopted = 0
+    with run.alone():
+        for number, task in enumerate(twin.finished_tasks()[: run.settings.tasks], start=1):
+            if not _fits(task, learner, stream, run.settings.order_seed):
+                break
+            _adopt_task(run, task, learner, stream, digest, number)
+            adopted = number
+        if adopted:
+            run.write_result(learner, stream)
+            run.log("Adopted", tasks=adopted, source=str(twin.directory), method=twin.settings.method)
+    return adopted
 
 
-def _adopt_task(run: Run, task: Path, learner: Learner, stream: Stream, number: int) -> None:
+def _fits(task: Path, learner: Learner, stream: Stream, order_seed: int) -> bool:
+    """Put a finished task into the learner; whether it can be read and belongs to the stream, its memory too."""
+    try:
+        state = parse_state(task)
+        fill(learner, task, state)
+        require_match(learner, stream, order_seed)
+        fill_memory(learner.memory, task, state, at_hand=stream.dataset.train.source)
+    except UserError:
+        return False
+    return True
+
+
+def _adopt_task(run: Run, task: Path, learner: Learner, stream: Stream, digest: str, number: int) -> None:
     former = read_state(task)
     state = {
         **former,
@@ -54,6 +74,7 @@ def _adopt_task(run: Run, task: Path, learner: Learner, stream: Stream, number: 
         "settings": learner.method.settings.model_dump(mode="json"),
         "readouts": list(learner.readouts()),
         "run": run.settings.choices(),
+        DATA_DIGEST: digest,
         "task": {**former["task"], **primary_figures(learner, stream, number)},
     }
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..errors import UserError
+from ..streams import Stream
 from .adopt import training_of
 from .children import Child
 from .follow import Follower
-from .reuse import find_run, is_finished, present_settings
+from .reuse import find_run, is_finished
 from .run import Run, unused
 from .settings import RunSettings
 
@@ -66,12 +70,18 @@ class Worker(Protocol):
 
 
 def plan_entries(chosen: Sequence[RunSettings], parent: Path) -> list[Entry]:
-    """An entry for each run, with its result if it is finished; or what is wrong with the settings of one."""
-    for settings in chosen:
-        present_settings(settings)
+    """An entry for each run, with its result if it is finished. All of them learn one stream."""
+
+    @cache
+    def present() -> Stream | None:
+        # Where the data is gone, what was learnt from it still can be compared.
+        with suppress(UserError):
+            return Run(parent, chosen[0]).stream()
+        return None
+
     entries = []
     for settings in chosen:
-        run = find_run(settings, parent)
+        run = find_run(settings, parent, present)
         directory = unused(parent / settings.name) if run is None else run.directory
         result = run.result() if run is not None and is_finished(run) else None
         entries.append(Entry(settings, directory, run is not None, result))

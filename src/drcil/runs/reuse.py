@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,31 +12,39 @@ from ..errors import UserError
 from ..methods import METHODS
 from ..methods.settings import resolve_settings
 from ..protocols import parse_stream
-from .model import parse_state
+from ..streams import Stream
+from .match import learnt_from
+from .model import parse_state, read_state
 from .run import CONFIG, Run
 from .settings import RunSettings
 
+Present = Callable[[], Stream | None]
+"""The stream with its images as they are now, loaded when it is asked for; None where they are not at hand."""
 
-def find_run(settings: RunSettings, parent: Path) -> Run | None:
+
+def find_run(settings: RunSettings, parent: Path, present: Present) -> Run | None:
     """The run of these settings right below a directory, of several the one that got furthest."""
-    found = [run for run in equal_runs(settings, parent) if run.settings.tasks == settings.tasks]
+    found = [run for run in equal_runs(settings, parent, present) if run.settings.tasks == settings.tasks]
     return max(found, key=lambda run: (is_finished(run), len(run.finished_tasks())), default=None)
 
 
 def is_finished(run: Run) -> bool:
-    """Whether the result of all its tasks is on disk; nothing but the result is read."""
-    return run.has_result() and bool(run.result()["complete"])
+    """Whether the result of all its tasks is on disk, and whole; nothing but the result is read."""
+    with suppress(UserError):
+        return run.result().get("complete") is True
+    return False
 
 
-def equal_runs(settings: RunSettings, parent: Path) -> Iterator[Run]:
+def equal_runs(settings: RunSettings, parent: Path, present: Present) -> Iterator[Run]:
     """The runs right below a directory that learn what these settings say, however far they are meant to go.
 
-    Where the data is, how many threads compute and on which device may differ. What cannot be read is passed over.
+    Where the data is, how many threads compute and on which device may differ; what the images are may not. What
+    cannot be read is passed over.
     """
     for config in sorted(parent.glob(f"*/{CONFIG}")):
         with suppress(UserError):
             run = Run.open(config.parent)
-            if run.settings.choices() == settings.choices() and _learnt_as_now(run):
+            if run.settings.choices() == settings.choices() and _learnt_as_now(run, present):
                 yield run
 
 
@@ -46,7 +54,12 @@ def present_settings(own: RunSettings) -> dict[str, Any]:
     return resolve_settings(METHODS[own.method], kind, own.settings, own.epochs_scale).model_dump(mode="json")
 
 
-def _learnt_as_now(run: Run) -> bool:
-    """Whether its finished tasks were learnt with the settings of today: a recipe may have changed since."""
+def _learnt_as_now(run: Run, present: Present) -> bool:
+    """Whether its finished tasks are what today's settings and images would give: recipes and folders may change."""
     done = run.finished_tasks()
-    return not done or parse_state(done[-1]).settings == present_settings(run.settings)
+    if not done:
+        return True
+    if parse_state(done[-1]).settings != present_settings(run.settings):
+        return False
+    stream = present()
+    return stream is None or learnt_from([read_state(task) for task in done], stream)

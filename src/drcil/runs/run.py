@@ -13,7 +13,8 @@ import re
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
@@ -40,13 +41,15 @@ from ..metrics import Metrics, TaskPrediction, measure
 from ..streams import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
-from .match import require_match
+from .match import DATA_DIGEST, data_digest, require_match
 from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
 from .plan import planned_stages, start_learner
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings
 
 CONFIG, RESULT, EVENTS, PREDICTIONS = "config.toml", "result.json", "events.jsonl", "predictions.safetensors"
+RUNS = Path("runs")
+"""Where runs are made unless another place is named."""
 
 
 class TaskReport(NamedTuple):
@@ -67,7 +70,7 @@ class Run:
     def create(cls, settings: RunSettings, directory: Path | None = None) -> Run:
         """A new run; nothing that is already there is touched."""
         if directory is None:
-            directory = unused(Path("runs") / settings.name)
+            directory = unused(RUNS / settings.name)
         elif (directory / CONFIG).exists():
             raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
         elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
@@ -119,13 +122,19 @@ class Run:
         after_task: Callable[[TaskReport], None] = lambda report: None,
     ) -> dict[str, Any]:
         """Learn all tasks that are not finished; the result."""
+        with self.alone():
+            return self._go(stream or self.stream(), listener, after_task)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within the block no other process works here; what killed ones left half written is cleared away."""
         refusal = f"{self.directory} is in use by another process; wait for it or stop it"
         with locked(self.directory / ".lock", refusal):
             for file in leftovers(self.directory):
                 file.unlink()
             for task in leftovers(self.directory / "tasks"):
                 remove_directory(task)
-            return self._go(stream or self.stream(), listener, after_task)
+            yield
 
     def _go(self, stream: Stream, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
         def tell(event: Event) -> None:
@@ -134,21 +143,23 @@ class Run:
             listener(event)
 
         total = min(self.settings.tasks or len(stream), len(stream))
-        learner = self._learner(stream, tell)
+        digest = data_digest(stream.dataset)
+        learner = self._learner(stream, digest, tell)
         self.log("Started", process=os.getpid(), work=planned_stages(learner.method, stream, total))
         for number in range(len(learner.sizes) + 1, total + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
-            self._close(learner, stream, number, time.monotonic() - started)
+            self._close(learner, stream, digest, number, time.monotonic() - started)
             report = self.report(stream)
             self.log("TaskDone", task=number, seconds=report.seconds)
             after_task(report)
         return self.write_result(learner, stream)
 
-    def _learner(self, stream: Stream, listener: Listener) -> Learner:
+    def _learner(self, stream: Stream, digest: str, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, own.choices())
+        choices = {**own.choices(), DATA_DIGEST: digest}
+        journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, choices)
         learner = start_learner(own, stream, listener, journal)
         done = self.finished_tasks()
         if done:
@@ -157,6 +168,11 @@ class Run:
             fill(learner, done[-1], state)
             require_match(learner, stream, own.order_seed)
             fill_memory(learner.memory, done[-1], state, at_hand=stream.dataset.train.source)
+            if read_state(done[-1]).get(DATA_DIGEST, digest) != digest:
+                raise UserError(
+                    f"{self.directory} cannot go on: the images of '{stream.name}' are not the ones that task "
+                    f"{len(done)} was learnt from; start a new run, or restore them"
+                )
         return learner
 
     def _require_unchanged(self, task: Path, state: ModelState, learner: Learner) -> None:
@@ -164,14 +180,14 @@ class Run:
         settings = learner.method.settings.model_dump(mode="json")
         before = {**state.settings, **read_state(task).get("run", {}), "memory": state.memory.budget}
         now = {**settings, **self.settings.choices(), "memory": str(learner.memory.budget)}
-        changed = [name for name in before if before[name] != now.get(name)]
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if changed:
             raise UserError(
                 f"{self.directory} cannot go on: '{changed[0]}' in its {CONFIG} is not what it was when task "
                 f"{len(state.tasks)} was learnt; start a new run, or restore the file"
             )
 
-    def _close(self, learner: Learner, stream: Stream, number: int, learning: float) -> None:
+    def _close(self, learner: Learner, stream: Stream, digest: str, number: int, learning: float) -> None:
         """Measure a learnt task and keep all of it, at once."""
         started = time.monotonic()
         task = stream.task(number)
@@ -180,6 +196,7 @@ class Run:
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
         extra = {
             "run": self.settings.choices(),
+            DATA_DIGEST: digest,
             "task": {
                 "number": number,
                 "classes": list(task.classes),
@@ -229,7 +246,9 @@ class Run:
         """The figures as of the last finished task."""
         if not self.has_result():
             raise UserError(f"{self.directory} has no result yet: its first task is not finished")
-        result: dict[str, Any] = read_json(self.directory / RESULT)
+        result = read_json(self.directory / RESULT)
+        if not isinstance(result, dict):
+            raise UserError(f"{self.directory / RESULT} is not a result: it holds a {type(result).__name__}")
         return result
 
     def log(self, event: str, **entries: Any) -> None:
