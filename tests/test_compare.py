@@ -9,11 +9,12 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,16 +22,18 @@ from PIL import Image
 from rich.console import Console
 
 import drcil
+from drcil.bench import startup
 from drcil.cli import main
 from drcil.cli.compare import share_cores
 from drcil.cli.run import run_arguments
+from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.base import name_it
 from drcil.methods.icarl import Icarl
 from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
-from drcil.report.folder import find_place, open_folder
+from drcil.report.folder import find_place, open_folder, write_folder
 from drcil.report.plots import mean_curves, plot_comparison
-from drcil.runs.adopt import find_twin
+from drcil.runs.adopt import adopt, find_twin
 from drcil.runs.children import Child
 from drcil.runs.compare import Entry, carry_out, plan_entries
 from drcil.runs.follow import Follower
@@ -168,7 +171,7 @@ def test_curves_of_many_methods_are_listed_as_they_end(tmp_path: Path) -> None:
 
 def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_path: Path) -> None:
     run = Run.create(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
-    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs")
+    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs", run.stream)
     assert found is not None and found.directory == run.directory
     for other in (
         {"seed": 1},
@@ -181,11 +184,11 @@ def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_pat
         {"validation": 0.1},
         {"engine": {"precision": "bf16-mixed"}},
     ):
-        assert find_run(tiny(**other), tmp_path / "runs") is None, other
-    assert find_run(tiny("icarl"), tmp_path / "runs") is None
+        assert find_run(tiny(**other), tmp_path / "runs", run.stream) is None, other
+    assert find_run(tiny("icarl"), tmp_path / "runs", run.stream) is None
     (tmp_path / "runs" / "damaged").mkdir()
     (tmp_path / "runs" / "damaged" / "config.toml").write_text("format =")
-    assert find_run(tiny(), tmp_path / "runs") is not None
+    assert find_run(tiny(), tmp_path / "runs", run.stream) is not None
 
 
 def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_path: Path) -> None:
@@ -201,6 +204,16 @@ def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_
     state.write_text(state.read_text().replace('"momentum": 0.9', '"momentum": 0.8'))
     (entry,) = plan_entries([tiny()], tmp_path / "runs")
     assert entry.directory.name == "a-stopped" and entry.result is None
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_run_of_which_the_result_is_damaged_goes_on(content: str, tmp_path: Path) -> None:
+    run = Run.create(tiny(), tmp_path / "runs" / "mine")
+    whole = run.go()
+    (run.directory / "result.json").write_text(content)
+    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    assert (entry.directory, entry.begun, entry.result) == (run.directory, True, None)
+    assert run.go() == whole
 
 
 def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
@@ -289,11 +302,122 @@ def test_what_a_twin_has_not_learnt_yet_is_trained(twin: str, tmp_path: Path) ->
 
 
 def test_only_a_twin_of_the_same_settings_is_adopted(twin: str, tmp_path: Path) -> None:
-    Run.create(tiny("icarl", tasks=1), tmp_path / "icarl").go()
-    assert find_twin(tiny(twin), tmp_path) is not None
-    assert find_twin(tiny(twin, seed=1), tmp_path) is None
-    assert find_twin(tiny(twin, settings={"temperature": 3.0}), tmp_path) is None
-    assert find_twin(tiny("replay"), tmp_path) is None
+    run = Run.create(tiny("icarl", tasks=1), tmp_path / "icarl")
+    run.go()
+    assert find_twin(tiny(twin), tmp_path, run.stream()) is not None
+    assert find_twin(tiny(twin, seed=1), tmp_path, run.stream()) is None
+    assert find_twin(tiny(twin, settings={"temperature": 3.0}), tmp_path, run.stream()) is None
+    assert find_twin(tiny("replay"), tmp_path, run.stream()) is None
+
+
+@pytest.mark.parametrize(("damaged", "kept"), [("tasks/01/memory.safetensors", 0), ("tasks/02/method.safetensors", 1)])
+def test_of_a_damaged_twin_only_what_fits_is_adopted(
+    damaged: str, kept: int, twin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = Run.create(tiny(twin), tmp_path / "outright" / "run")
+    trained.go()
+    source = Run.create(tiny("icarl"), tmp_path / "runs" / "first")
+    source.go()
+    (source.directory / damaged).write_bytes(b"half")
+    assert main(run_arguments(tiny(twin), tmp_path / "runs" / "second")) == 0
+    assert capsys.readouterr().out.startswith("1 task adopted" if kept else f"{twin} on digits-b0-5")
+    assert_same(outcome(trained.directory), outcome(tmp_path / "runs" / "second"))
+
+
+def test_nothing_is_adopted_into_a_run_that_another_process_works_on(twin: str, tmp_path: Path) -> None:
+    source = Run.create(tiny("icarl", tasks=1), tmp_path / "first")
+    source.go()
+    second = Run.create(tiny(twin, tasks=1), tmp_path / "second")
+    with second.alone():
+        told = told_by_another_process(lambda: adopt(second, source, second.stream()))
+    assert told == f"{second.directory} is in use by another process; wait for it or stop it"
+    assert second.finished_tasks() == []
+
+
+# Images that change
+
+
+PICTURES = {"image_size": 16, "backbone": "resnet-digits", "memory": "4", "epochs_scale": 0.005}
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Four classes of small pictures on disk."""
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 2)):
+        for label in range(4):
+            directory = tmp_path / "pictures" / split / f"class{label}"
+            directory.mkdir(parents=True)
+            for number in range(count):
+                pixels = draw.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(directory / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+def of_pictures(folder: Path, method: str = "icarl") -> RunSettings:
+    batches = {"first.batch_size": 8, "later.batch_size": 8}
+    return tiny(method, **PICTURES, stream=f"folder:{folder}-b0-2", settings=batches)
+
+
+def add_one(folder: Path) -> None:
+    shutil.copy(folder / "class0" / "0.png", folder / "class0" / "new.png")
+
+
+def rename_one(folder: Path) -> None:
+    (folder / "class0" / "0.png").rename(folder / "class0" / "renamed.png")
+
+
+def forget_digests(run: Run) -> None:
+    """Make a run look as if it had been learnt before digests were kept."""
+    for file in run.directory.glob("tasks/*/state.json"):
+        state = json.loads(file.read_text())
+        del state["data_digest"]
+        file.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize(("change", "split"), [(add_one, "train"), (rename_one, "train"), (add_one, "test")])
+def test_what_was_learnt_from_other_images_is_not_used_again(
+    change: Callable[[Path], None],
+    split: str,
+    pictures: Path,
+    twin: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings, parent = of_pictures(pictures), tmp_path / "runs"
+    run = Run.create(settings, parent / "first")
+    run.go()
+    assert plan_entries([settings], parent)[0].result == run.result()
+    assert find_twin(of_pictures(pictures, twin), parent, run.stream()) is not None
+    change(pictures / split)
+    (entry,) = plan_entries([settings], parent)
+    assert not entry.begun and entry.result is None
+    assert main(run_arguments(of_pictures(pictures, twin), parent / "second")) == 0
+    said = capsys.readouterr().out
+    assert "adopted" not in said and "task 1 done" in said
+    assert is_finished(Run.open(parent / "second"))
+
+
+def test_a_run_from_before_digests_is_used_unless_its_images_contradict(pictures: Path, tmp_path: Path) -> None:
+    settings, parent = of_pictures(pictures), tmp_path / "runs"
+    run = Run.create(settings, parent / "first")
+    run.go()
+    forget_digests(run)
+    assert plan_entries([settings], parent)[0].result == run.result()
+    shutil.copytree(pictures, tmp_path / "before")
+    for change in (add_one, rename_one):
+        change(pictures / "train")
+        assert not plan_entries([settings], parent)[0].begun
+        shutil.rmtree(pictures)
+        shutil.copytree(tmp_path / "before", pictures)
+    assert plan_entries([settings], parent)[0].result == run.result()
+
+
+def test_without_its_images_a_finished_run_is_still_compared(pictures: Path, tmp_path: Path) -> None:
+    settings, parent = of_pictures(pictures), tmp_path / "runs"
+    result = Run.create(settings, parent / "first").go()
+    shutil.rmtree(pictures)
+    assert plan_entries([settings], parent)[0].result == result
 
 
 # Many at a time
@@ -409,13 +533,91 @@ def _fail(event: object) -> None:
     raise RuntimeError
 
 
+QUESTION = {"stream": "digits-b0-5", "memory": None, "methods": ["replay", "icarl"], "seeds": 2}
+
+
 def test_a_question_has_one_place(tmp_path: Path) -> None:
-    first = find_place(tmp_path / "digits", {"seeds": 1})
-    open_folder(first, {"seeds": 1})
-    assert find_place(tmp_path / "digits", {"seeds": 1}) == first == tmp_path / "digits"
-    assert find_place(tmp_path / "digits", {"seeds": 2}) == tmp_path / "digits-2"
+    first = find_place(tmp_path / "digits", QUESTION)
+    with open_folder(first, QUESTION):
+        pass
+    assert find_place(tmp_path / "digits", QUESTION) == first == tmp_path / "digits"
+    assert find_place(tmp_path / "digits", {**QUESTION, "seeds": 3}) == tmp_path / "digits-2"
     (tmp_path / "mine").mkdir()
-    assert find_place(tmp_path / "mine", {"seeds": 1}) == tmp_path / "mine-2"
+    assert find_place(tmp_path / "mine", QUESTION) == tmp_path / "mine-2"
+
+
+def test_an_answer_stays_until_there_is_another(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    with open_folder(place, QUESTION):
+        assert json.loads((place / "comparison.json").read_text()) == {"question": QUESTION, "methods": []}
+        write_folder(place, QUESTION, summarise(OUTCOMES))
+    before = (place / "comparison.json").read_bytes()
+    more = {**QUESTION, "methods": ["joint", "icarl", "replay"], "seeds": 3}
+    for question in (QUESTION, more):
+        with open_folder(place, question):
+            assert (place / "comparison.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "other", [{"methods": ["replay", "joint"]}, {"seeds": 1}, {"memory": "20"}, {"stream": "digits-b0-2"}]
+)
+def test_an_answer_to_another_question_is_not_touched(other: dict[str, Any], tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    with open_folder(place, QUESTION):
+        write_folder(place, QUESTION, summarise(OUTCOMES))
+    before = {file: file.read_bytes() for file in place.iterdir()}
+    sentence = "place holds another comparison, of replay, icarl; choose another --out"
+    with pytest.raises(UserError, match=sentence), open_folder(place, {**QUESTION, **other}):
+        pass
+    assert {file: file.read_bytes() for file in place.iterdir()} == before
+
+
+def test_a_directory_of_other_files_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "table.md").write_text("mine")
+    for place in (tmp_path / "letters", tmp_path / "letters" / "table.md"):
+        sentence = "is not an empty directory; choose another --out"
+        with pytest.raises(UserError, match=sentence), open_folder(place, QUESTION):
+            pass
+    assert [file.name for file in (tmp_path / "letters").iterdir()] == ["table.md"]
+    (tmp_path / "place" / "runs" / "one").mkdir(parents=True)
+    with open_folder(tmp_path / "place", QUESTION):
+        assert (tmp_path / "place" / "comparison.json").exists()
+
+
+def test_where_there_is_nothing_to_draw_no_old_curves_are_left(tmp_path: Path) -> None:
+    write_folder(tmp_path, QUESTION, summarise(OUTCOMES))
+    assert (tmp_path / "curves.png").exists()
+    write_folder(tmp_path, QUESTION, summarise([OUTCOMES[2]]))
+    assert not (tmp_path / "curves.png").exists()
+
+
+def told_by_another_process(act: Callable[[], object]) -> str:
+    """What an act is refused with when it is done by another process than this one."""
+    reading, writing = os.pipe()
+    other = os.fork()
+    if other == 0:
+        try:
+            act()
+        except UserError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(other, 0)
+    with open(reading) as pipe:
+        return pipe.read()
+
+
+def test_two_processes_cannot_answer_one_question(tmp_path: Path) -> None:
+    def ask() -> None:
+        with open_folder(tmp_path / "place", QUESTION):
+            pass
+
+    with open_folder(tmp_path / "place", QUESTION):
+        told = told_by_another_process(ask)
+    assert told == f"{tmp_path / 'place'} is in use by another comparison; wait for it or stop it"
+    assert told_by_another_process(ask) == ""
 
 
 @pytest.mark.parametrize(
@@ -454,7 +656,7 @@ def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.C
     assert "finetune, seed 0: finished before, in runs/finetune-digits-b0-5-seed0\n" in output.err
     assert "replay, seed 0: task 2/2 done" in output.err
     place = tmp_path / "comparisons" / "digits-b0-5"
-    names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "logs"}
+    names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "logs", ".lock"}
     assert {file.name for file in place.iterdir()} == names
     assert f"failed: {why}" in (place / "table.md").read_text()
     assert json.loads((place / "comparison.json").read_text()) == json.loads(output.out)
@@ -469,6 +671,29 @@ def test_why_a_process_ended(tmp_path: Path) -> None:
     assert killed.failure() == "ended by SIGKILL, as the system does when memory runs out"
     for child in (refused, killed):
         child.close()
+
+
+def test_only_its_own_words_are_quoted_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "logs" / "a.log"
+    refused = Child(["list", "method"], log)
+    assert str(refused.failure()).startswith("unknown list 'method'")
+    (tmp_path / "broken" / "drcil").mkdir(parents=True)
+    (tmp_path / "broken" / "drcil" / "__init__.py").write_text("raise RuntimeError('drcil: two\\n\\nlines')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    broken = Child(["list", "method"], log)
+    assert broken.failure() == f"exit code 1; see {log}"
+    assert "unknown list" in log.read_text() and "RuntimeError" in log.read_text()
+    for child in (refused, broken):
+        child.close()
+
+
+def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
+    for module in ("drcil", "json", "torch"):
+        (tmp_path / f"{module}.py").write_text("raise RuntimeError('not this one')")
+    child = Child(["list", "methods"], tmp_path / "log")
+    assert child.failure() is None
+    child.close()
+    assert startup._spent("-c", "import drcil") > 0
 
 
 LONGER = ["compare", "replay", "icarl", "digits-b0-5", "--tasks", "3", "--epochs-scale", "0.2", "--threads", "1"]

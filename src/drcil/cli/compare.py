@@ -64,28 +64,21 @@ def compare(
 ) -> None:
     """Compare methods on a stream. Runs that are finished are read, those that were stopped go on."""
     from ..report.comparison import Outcome, comparison_table, summarise
-    from ..report.folder import CURVES, TABLE, find_place, open_folder, write_folder
+    from ..report.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
     from ..runs.compare import carry_out, plan_entries, start_process
-    from ..runs.settings import make_settings
+    from ..runs.reuse import present_settings
+    from ..runs.run import RUNS
 
     require_once(methods)
-    engine = {
-        "device": device,
-        "precision": precision,
-        "threads": threads,
-        "workers": workers,
-        "cache": cache,
-        "compile": compile or None,
-    }
     chosen = [
-        make_settings(
+        options.chosen_settings(
             method=method,
             stream=stream,
             seed=seed,
             order_seed=order_seed,
             memory=memory if may_choose_memory(method) else None,
             backbone=backbone,
-            data=str(data.expanduser().absolute()) if data else None,
+            data=data,
             tasks=tasks,
             image_size=image_size,
             epochs_scale=epochs_scale,
@@ -93,33 +86,41 @@ def compare(
             augment=augment,
             validation=validation,
             settings=method_settings(None, None, settings or []),
-            engine={name: value for name, value in engine.items() if value is not None},
+            device=device,
+            precision=precision,
+            threads=threads,
+            workers=workers,
+            cache=cache,
+            compile=compile,
         )
         # The first seed of all methods, then the second: half a comparison is one too.
         for seed in range(seeds)
         for method in methods
     ]
-    entries = plan_entries([share_cores(one, jobs) for one in chosen], Path("runs") if out is None else out / "runs")
+    for one in chosen:
+        # What is wrong with one of them is said before there is a directory.
+        present_settings(one)
     question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": seeds}
     del question["method"], question["seed"]
     place = out or find_place(Path("comparisons") / chosen[0].matter, question)
-    open_folder(place, question)
     screen = console(stderr=json)
-    try:
-        with showing(screen, quiet) as display:
-            for entry in entries:
-                if entry.result is not None:
-                    display.say(f"{entry.name}: finished before, in {entry.directory}")
-            carry_out(entries, jobs, lambda entry: start_process(entry, run_arguments, place / "logs"), display)
-    except KeyboardInterrupt:
-        raise Interrupted("stopped; the same command goes on from here") from None
-    summaries = summarise(
-        [
-            Outcome(entry.settings.method, entry.settings.seed, str(entry.directory), entry.result, entry.failure)
-            for entry in entries
-        ]
-    )
-    answer = write_folder(place, question, summaries)
+    with open_folder(place, question):
+        entries = plan_entries([share_cores(one, jobs) for one in chosen], (out or Path()) / RUNS)
+        try:
+            with showing(screen, quiet) as display:
+                for entry in entries:
+                    if entry.result is not None:
+                        display.say(f"{entry.name}: finished before, in {entry.directory}")
+                carry_out(entries, jobs, lambda entry: start_process(entry, run_arguments, place / LOGS), display)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; the same command goes on from here") from None
+        summaries = summarise(
+            [
+                Outcome(entry.settings.method, entry.settings.seed, str(entry.directory), entry.result, entry.failure)
+                for entry in entries
+            ]
+        )
+        answer = write_folder(place, question, summaries)
     if json:
         print_json(answer)
     if not (json and quiet):
@@ -134,11 +135,8 @@ def compare(
 
 
 def require_once(methods: Sequence[str]) -> None:
-    """All names are known, and none is given twice."""
-    from ..methods import METHODS
-
+    """No name is given twice."""
     for method in methods:
-        METHODS[method]
         if methods.count(method) > 1:
             raise UserError(f"'{method}' is given {methods.count(method)} times; name each method once")
 
