@@ -10,6 +10,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# So that what is asserted there is shown when it fails.
+pytest.register_assert_rewrite("scene", "small_engine")
 settings.register_profile("drcil", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("drcil")
 
