@@ -83,6 +83,7 @@ def test_remedies_that_make_no_sense_are_refused(remedies: list[str]) -> None:
         resolve_settings(METHODS["maf"], "digits", {"remedies": remedies})
 
 
+@pytest.mark.slow
 def test_mafdrc_is_well_ahead_of_replay(digits: Stream) -> None:
     accuracy = {name: learnt(name, digits, 5, scale=0.3).evaluate(digits[4].test) for name in ("replay", "mafdrc")}
     assert accuracy["mafdrc"] > accuracy["replay"] + 15
