@@ -16,6 +16,8 @@ from PIL import Image
 from drcil import __version__
 from drcil.cli import main
 from drcil.cli.run import method_settings, toml_value
+from drcil.methods import METHODS
+from drcil.methods.base import name_it
 
 COMMAND = [sys.executable, "-m", "drcil.cli"]
 TINY = ["run", "finetune", "digits-b0-5", "--epochs-scale", "0.02", "--tasks", "2", "--threads", "1"]
@@ -270,3 +272,15 @@ def test_digits_check_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cifar100_checks_out(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", "cifar100", "--data", str(data_dir)]) == 0
     assert "train: 50000 images, 500 per class" in capsys.readouterr().out
+
+
+def test_a_method_for_one_kind_of_data_is_listed_with_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "own.toml"
+    recipe.write_text("[digits.first]\nepochs = 1\nlr = 0.1\n[digits.later]\nepochs = 1\nlr = 0.1\n", encoding="utf-8")
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
+    name_it("own", METHODS["replay"].build, summary="Mine", paper="None", year=2026, recipe=recipe)
+    assert main(["list", "methods", "--json"]) == 0
+    listed = {entry["name"]: entry["stages"] for entry in json.loads(capsys.readouterr().out)}
+    assert listed["own"] == listed["replay"] == ["first", "later"]

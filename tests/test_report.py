@@ -6,16 +6,18 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
 from drcil.memory import Budget
 from drcil.methods import METHODS, Architecture, Method
 from drcil.methods.settings import resolve_settings
-from drcil.report.plots import curves, plot_curve
+from drcil.report.plots import Line, _dress, curves, plot_curve
 from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
 from drcil.runs.plan import planned_stages
 from drcil.streams import make_stream
@@ -238,3 +240,12 @@ def test_the_plot_is_written_whole(tmp_path: Path) -> None:
         assert image.size == (1080, 660) and round(image.info["dpi"][0]) == 150
         colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24) or ()}
     assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)} <= colours
+
+
+@pytest.mark.parametrize("lowest", [3.0, 41.0, 84.0, 96.0])
+def test_the_axis_of_accuracy_is_marked_where_it_says(lowest: float) -> None:
+    axes = Figure().add_subplot()
+    _dress(axes, [Line("a", [2, 4], [100.0, lowest], 0.0, True)])
+    marks = axes.get_yticks()
+    assert np.array_equal(marks, marks.round())
+    assert len({*np.diff(marks)}) == 1

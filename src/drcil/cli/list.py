@@ -53,11 +53,13 @@ def methods() -> Entries:
 
 
 def stages(spec: MethodSpec) -> list[str]:
-    """The schedules that a first and a later task run through, as the CIFAR-100 recipe has it. Nothing is built."""
+    """The schedules that a first and a later task run through, whichever data the recipe is for. Nothing is built."""
     from ..methods import Architecture
     from ..methods.settings import resolve_settings
+    from ..recipes import recipe_kinds
 
-    method = spec.build(resolve_settings(spec, "cifar", {}), Architecture("resnet32", channels_in=3))
+    settings = resolve_settings(spec, recipe_kinds(spec.recipe)[0], {})
+    method = spec.build(settings, Architecture("resnet32", channels_in=3))
     return list(dict.fromkeys((*method.stages(1), *method.stages(2))))
 
 

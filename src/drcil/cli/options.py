@@ -49,7 +49,7 @@ Cache = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory for decoded images: 2GB.", rich_help_panel=WHERE)
 ]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Compile nets: slow to start, then faster.", rich_help_panel=WHERE)
+    bool, typer.Option("--compile", help="Train with compiled nets, which are slow to start.", rich_help_panel=WHERE)
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=SHOWN)

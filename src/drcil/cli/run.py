@@ -107,7 +107,7 @@ def run(
     adopted = adopt(made, twin, loaded) if twin else 0
     if twin and adopted and not quiet:
         tasks_of = "1 task" if adopted == 1 else f"{adopted} tasks"
-        sentence = f"{tasks_of} adopted from {twin.directory}: {twin.settings.method} is trained as {method} is"
+        sentence = f"{tasks_of} adopted from {twin.directory}: {method} is trained as {twin.settings.method} is"
         console(stderr=json).print(sentence, markup=False, soft_wrap=True)
     train(made, loaded, work, json=json, quiet=quiet)
 

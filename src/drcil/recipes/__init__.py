@@ -16,10 +16,16 @@ from ..errors import UserError, unknown
 
 def load_recipe(recipe: str | Path, kind: str) -> dict[str, Any]:
     """The settings for a kind of data, by a recipe's name or path: what all kinds share, then the kind's own."""
-    settings = _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+    settings = _read_recipe(recipe)
     if kind not in settings:
-        raise UserError(f"recipe '{recipe}' says nothing of data of kind '{kind}'; it has: {_listed(settings)}")
+        known = ", ".join(recipe_kinds(recipe))
+        raise UserError(f"recipe '{recipe}' says nothing of data of kind '{kind}'; it has: {known}")
     return merge(settings.get("common", {}), settings[kind])
+
+
+def recipe_kinds(recipe: str | Path) -> list[str]:
+    """The kinds of data that a recipe has settings for."""
+    return sorted(_read_recipe(recipe).keys() - {"common"})
 
 
 def load_profile(name: str) -> dict[str, Any]:
@@ -39,6 +45,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _read_recipe(recipe: str | Path) -> dict[str, Any]:
+    return _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+
+
 def _read(file: str) -> dict[str, Any]:
     return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
 
@@ -50,7 +60,3 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise UserError(f"the recipe {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UserError(f"the recipe {path} is not valid TOML: {error}") from None
-
-
-def _listed(recipe: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(kind for kind in recipe if kind != "common"))

@@ -133,6 +133,7 @@ def _dress(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_ylim(bottom, 100)
     axes.set_xlabel("classes seen", color=_INK)
     axes.set_ylabel("accuracy on all classes seen", color=_INK)
+    axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     ticks = sorted({seen for line in lines for seen in line.seen})
     if len(ticks) <= 12:

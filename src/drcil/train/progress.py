@@ -37,7 +37,7 @@ class Lines:
     def __call__(self, event: Event) -> None:
         self._forecast(event)
         if isinstance(event, StageStarted):
-            self._epochs = event.epochs
+            self._epochs = event.epochs - event.first_epoch
         elif isinstance(event, EpochDone):
             self._losses = event.losses
             if event.accuracy is not None:
