@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+_OWN_WORDS = {
+    "byte_size": "give a size such as '500MB' or '2GB'",
+    "byte_size_unit": "give a size such as '500MB' or '2GB'",
+    "float_parsing": "input should be a number",
+    "int_parsing": "input should be a whole number",
+    "tuple_type": "input should be a list such as [1, 2]",
+}
+"""By kind of error, where pydantic's words are for programmers."""
+
 
 def complaint(error: ValidationError) -> str:
     """The first thing that is wrong: where, the value given, what would be accepted.
@@ -15,7 +24,7 @@ def complaint(error: ValidationError) -> str:
     """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = _OWN_WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     reason = reason[:1].lower() + reason[1:]
     if first["type"] == "missing":
         return f"'{where}' is missing"

@@ -111,7 +111,7 @@ def markdown(summaries: Sequence[Summary]) -> str:
 
 
 def summary_csv(summaries: Sequence[Summary]) -> str:
-    """A row per method: unrounded means and errors."""
+    """A row per method: means and errors."""
     columns = [column for name in FIGURES for column in (name, f"{name}_error")]
     rows = [
         [
@@ -183,6 +183,8 @@ def _numbers(own: Figure | None) -> tuple[float | None, float | None]:
 
 
 def _csv(rows: Sequence[Sequence[Any]]) -> str:
+    """Numbers with as many digits as they can be told apart by, and none of rounding noise."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    tidy = ([round(entry, 6) if isinstance(entry, float) else entry for entry in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(tidy)
     return text.getvalue()
