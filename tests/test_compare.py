@@ -259,7 +259,7 @@ def test_an_adopted_run_is_as_if_it_had_been_trained(
     arguments = run_arguments(tiny(second, validation=0.2), tmp_path / "runs" / "second")
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"2 tasks adopted from {source.directory}: {first} is trained as {second} is\n")
+    assert said.startswith(f"2 tasks adopted from {source.directory}: {second} is trained as {first} is\n")
     assert "task 1 done" not in said
 
     adopted = Run.open(tmp_path / "runs" / "second")
