@@ -10,8 +10,8 @@ from torch import Tensor
 
 from drcil.learner import Learner
 from drcil.stages import Batch, Losses, Stage
-from drcil.streams import Task
-from drcil.train import Engine
+from drcil.streams.stream import Task
+from drcil.train import TrainingEngine
 from small_engine import state
 
 
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
 def recorded(learner: Learner, task: Task) -> list[Seen]:
     """Let the learner learn a task and say which stages that took."""
     seen: list[Seen] = []
-    fit = Engine.fit
+    fit = TrainingEngine.fit
 
-    def watched(engine: Engine, stage: Stage) -> None:
+    def watched(engine: TrainingEngine, stage: Stage) -> None:
         before, trained, frozen = state(stage.net), trained_by(stage), frozen_by(stage)
         fit(engine, stage)
         seen.append(Seen(stage, before, state(stage.net), trained, frozen))
 
-    with mock.patch.object(Engine, "fit", watched):
+    with mock.patch.object(TrainingEngine, "fit", watched):
         learner.learn(task)
     return seen
 

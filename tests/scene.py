@@ -18,11 +18,14 @@ import by_hand
 import drcil
 from drcil.keys import generator
 from drcil.learner import Learner
-from drcil.memory import first_of_each_class
 from drcil.methods import METHODS
 from drcil.nets.net import Net
-from drcil.stages import Output, Schedule, Stage, shuffle
-from drcil.streams import Task
+from drcil.nets.output import Output
+from drcil.schedules import Schedule
+from drcil.stages import Stage
+from drcil.streams.memory import first_of_each_class
+from drcil.streams.samplers import shuffle
+from drcil.streams.stream import Task
 from recording import Seen, losses, recorded
 
 OLD, NEW, ALL = 4, 2, 6

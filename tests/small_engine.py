@@ -11,30 +11,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drcil.data import digits
 from drcil.data.augment import build_augment
+from drcil.data.datasets import digits
 from drcil.heads import LinearHead
 from drcil.keys import randomness
 from drcil.nets.build import build_backbone
 from drcil.nets.net import Net
-from drcil.stages import (
-    Batch,
-    Losses,
-    Output,
-    Schedule,
-    Stage,
-    Term,
-)
-from drcil.train import Engine, EngineSettings, Journal, Look
+from drcil.nets.output import Output
+from drcil.schedules import Schedule
+from drcil.stages import Batch, Losses, Stage, Term
+from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
 
 FEW = digits.load_digits().train.subset(np.arange(0, 1200, 12))
 SCHEDULE = Schedule(epochs=2, lr=0.1, batch_size=32, weight_decay=1e-3)
 
 
-def make_engine(augment: str = "none", journal: Journal | None = None, **options: Any) -> Engine:
-    look = Look(build_augment(augment, digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+def make_engine(augment: str = "none", journal: Journal | None = None, **options: Any) -> TrainingEngine:
+    look = Preprocessing(build_augment(augment, digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     listener = options.pop("listener", lambda event: None)
-    return Engine(EngineSettings(device="cpu", **options), look, seed=3, journal=journal, listener=listener)
+    return TrainingEngine(EngineSettings(device="cpu", **options), look, seed=3, journal=journal, listener=listener)
 
 
 def make_net(classes: int = 10) -> Net:
@@ -55,7 +50,7 @@ def make_stage(net: nn.Module, **options: Any) -> Stage:
     )
 
 
-def fit(engine: Engine, stage: Stage) -> None:
+def fit(engine: TrainingEngine, stage: Stage) -> None:
     with engine.task(1):
         engine.fit(stage)
 

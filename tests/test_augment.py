@@ -14,7 +14,7 @@ from drcil.data.augment import AUGMENTS, build_augment, normalise
 from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, resized_crop
 from drcil.data.augment.pipeline import RandomShift, random_cutout, random_flip
 from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment, SubPolicy
-from drcil.data.dataset import DataSpec
+from drcil.data.datasets.dataset import DataSpec
 from drcil.errors import UserError
 
 

@@ -15,7 +15,7 @@ from drcil.data.augment import build_augment
 from drcil.data.augment.colour import brightness, look_up
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment, apply_operations, magnitude
-from drcil.data.dataset import DataSpec
+from drcil.data.datasets.dataset import DataSpec
 
 GREY = (128, 128, 128)
 EXACT = ["invert", "solarize", "posterize", "brightness", "contrast", "equalize", "color", "sharpness"]

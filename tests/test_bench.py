@@ -18,27 +18,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import record_function
 
-from drcil.bench import FIGURES, Figure, Row, Scene, chosen, measure
-from drcil.bench.footprint import activations
-from drcil.bench.pictures import photographs
-from drcil.bench.pillow import Choice, augmented, deal
-from drcil.bench.profile import AUGMENTATION, OPTIMISER, OTHER, ProfiledEpoch, kind_of
-from drcil.bench.reference import PlainFusion, pillow_images
-from drcil.bench.rows import Measurement
-from drcil.bench.scene import Untrained, learner_before, stages_of
-from drcil.bench.timing import EpochClock, alternate
-from drcil.bench.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, train
+from benchmarks import FIGURES, Figure, Row, Scene, chosen, measure
+from benchmarks.footprint import activations
+from benchmarks.pictures import photographs
+from benchmarks.pillow import Choice, augmented, deal
+from benchmarks.profile import AUGMENTATION, OPTIMISER, OTHER, ProfiledEpoch, kind_of
+from benchmarks.reference import PlainFusion, pillow_images
+from benchmarks.rows import Measurement
+from benchmarks.scene import Untrained, learner_before, stages_of
+from benchmarks.timing import EpochClock, alternate
+from benchmarks.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, train
 from drcil.cli import main
 from drcil.data.augment import build_augment
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment
-from drcil.data.cifar100 import SPEC
-from drcil.data.dataset import Dataset
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.datasets.cifar100 import SPEC
+from drcil.data.datasets.dataset import Dataset
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
 from drcil.learner import Learner
 from drcil.stages import Batch, Stage
-from drcil.streams import Task
+from drcil.streams.stream import Task
 from small_engine import assert_equal, state
 
 TARGETS = {
@@ -137,7 +137,7 @@ def test_a_figure_that_cannot_be_measured_is_a_row_and_the_others_follow(scene: 
 def test_systems_that_tell_neither_memory_nor_load_get_the_other_rows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("drcil.bench.footprint._STATUS", Path("nowhere"))
+    monkeypatch.setattr("benchmarks.footprint._STATUS", Path("nowhere"))
     monkeypatch.delattr(os, "getloadavg", raising=False)
     assert main(["bench", "--rows", "memory,drc-inference", "--data", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
@@ -396,14 +396,14 @@ def test_a_profile_is_of_the_epoch_and_not_of_what_surrounds_it(
     learner, task, stage, _ = fusion
     watched = ProfiledEpoch()
     monkeypatch.setattr(learner.engine, "listener", watched)
-    folding, still = [], learner.engine.still
+    folding, still = [], learner.engine.frozen_copy
 
     def marked(net: torch.nn.Module) -> torch.nn.Module:
         with record_function("folding"):
             folding.append(still(net))
         return folding[-1]
 
-    monkeypatch.setattr(learner.engine, "still", marked)
+    monkeypatch.setattr(learner.engine, "frozen_copy", marked)
     train(learner, replace(stage, data=stage.data.subset(np.arange(4))), watched)
     assert len(folding) == 2, "a teacher each, when the stage is set up"
     assert "folding" not in {event.name for event in watched.record.events() or ()}  # type: ignore[no-untyped-call]

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import drcil
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
 from drcil.heads.corrected import CorrectedHead
 from drcil.keys import generator, randomness
 from drcil.learner import Learner
-from drcil.methods.remedies import held_quota, split_counts, split_off
+from drcil.methods.balanced import held_quota, split_counts, split_off
 from drcil.nets.build import build_described_head
 from drcil.nets.net import Net
-from drcil.streams import Stream
+from drcil.streams.stream import Stream
 from recording import Seen, losses, recorded
 
 widths = st.integers(1, 6)

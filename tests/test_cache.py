@@ -14,14 +14,14 @@ from PIL import Image
 from torch import Tensor
 
 from drcil.cli.run import run_arguments
-from drcil.data.cache import CachedPictures, PictureCache, require_forked, through
-from drcil.data.filelist import FileList
-from drcil.data.files import FileSource
-from drcil.data.imageset import ArraySource, ChainSource, ImageSet
+from drcil.data.sources.cache import CachedPictures, PictureCache, require_forked, through
+from drcil.data.sources.filelist import FileList
+from drcil.data.sources.files import FileSource
+from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet
+from drcil.data.sources.reader import Reader, cut
 from drcil.errors import UserError
 from drcil.runs.settings import make_settings
 from drcil.train import EngineSettings
-from drcil.train.loader import Reader, cut
 from small_engine import make_engine
 
 SIZE = 16

@@ -15,14 +15,14 @@ from torch import Tensor
 
 import drcil
 from drcil.cli import main
-from drcil.data.cifar100 import load_cifar100
+from drcil.data.datasets.cifar100 import load_cifar100
 from drcil.errors import UserError
 from drcil.heads import DynamicResidualHead
-from drcil.memory import Budget
 from drcil.methods.parts import Number
-from drcil.protocols import class_order
-from drcil.runs.checkpoint import UNUSED, import_all, import_checkpoint, read_checkpoint
-from drcil.streams import make_stream
+from drcil.models.checkpoint import UNUSED, import_all, import_checkpoint, read_checkpoint
+from drcil.streams.budget import Budget
+from drcil.streams.protocols import class_order
+from drcil.streams.stream import make_stream
 from published import PublishedNet, random_checkpoint
 
 PUBLISHED = {1: 934, 2: 1660, 3: 2428}

@@ -17,7 +17,7 @@ from drcil import __version__
 from drcil.cli import main
 from drcil.cli.run import method_settings, toml_value
 from drcil.methods import METHODS
-from drcil.methods.base import name_it
+from drcil.methods.spec import register_preset
 
 COMMAND = [sys.executable, "-m", "drcil.cli"]
 TINY = ["run", "finetune", "digits-b0-5", "--epochs-scale", "0.02", "--tasks", "2", "--threads", "1"]
@@ -283,7 +283,7 @@ def test_a_method_for_one_kind_of_data_is_listed_with_the_others(
     recipe = tmp_path / "own.toml"
     recipe.write_text("[digits.first]\nepochs = 1\nlr = 0.1\n[digits.later]\nepochs = 1\nlr = 0.1\n", encoding="utf-8")
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
-    name_it("own", METHODS["replay"].build, summary="Mine", paper="None", year=2026, recipe=recipe)
+    register_preset("own", METHODS["replay"].build, summary="Mine", paper="None", year=2026, recipe=recipe)
     assert main(["list", "methods", "--json"]) == 0
     listed = {entry["name"]: entry["stages"] for entry in json.loads(capsys.readouterr().out)}
     assert listed["own"] == listed["replay"] == ["first", "later"]

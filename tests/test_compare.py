@@ -22,25 +22,25 @@ from PIL import Image
 from rich.console import Console
 
 import drcil
-from drcil.bench import startup
+from benchmarks import startup
 from drcil.cli import main
 from drcil.cli.compare import share_cores
 from drcil.cli.run import run_arguments
 from drcil.errors import UserError
 from drcil.methods import METHODS
-from drcil.methods.base import name_it
 from drcil.methods.icarl import Icarl
+from drcil.methods.spec import register_preset
+from drcil.nets.output import Readout
 from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
-from drcil.report.folder import find_place, open_folder, write_folder
 from drcil.report.plots import mean_curves, plot_comparison
-from drcil.runs.adopt import adopt, find_twin
-from drcil.runs.children import Child
-from drcil.runs.compare import Entry, carry_out, plan_entries
-from drcil.runs.follow import Follower
-from drcil.runs.reuse import find_run, is_finished
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
-from drcil.stages import Readout
+from drcil.suites.adopt import adopt, find_twin
+from drcil.suites.children import Child
+from drcil.suites.compare import Entry, carry_out, plan_entries
+from drcil.suites.folder import find_place, open_folder, write_folder
+from drcil.suites.follow import Follower
+from drcil.suites.reuse import find_run, is_finished
 from test_resume import assert_same, outcome
 
 TINY = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "engine": {"device": "cpu", "threads": 1}}
@@ -69,7 +69,7 @@ def twin(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a method that is trained as iCaRL is."""
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
     card = {"summary": "iCaRL by its classifier", "paper": "none", "year": 2017, "recipe": "icarl"}
-    name_it("icarl-classifier", ClassifierFirst, trained_as="icarl", **card)
+    register_preset("icarl-classifier", ClassifierFirst, trained_as="icarl", **card)
     return "icarl-classifier"
 
 
@@ -461,7 +461,7 @@ class Listing:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drcil.runs.compare._GLANCE", 0.0)
+    monkeypatch.setattr("drcil.suites.compare._GLANCE", 0.0)
 
 
 @pytest.mark.usefixtures("_at_once", "twin")

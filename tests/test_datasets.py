@@ -15,12 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drcil.data import cifar100
-from drcil.data.dataset import DATASETS, SPECS
-from drcil.data.imagenet import draw_order
-from drcil.data.load import check_dataset, data_kind, dataset_names, find_source, load_dataset
-from drcil.data.place import data_directory
-from drcil.data.shrink import shrink
+from drcil.data.datasets import cifar100
+from drcil.data.datasets.check import check_dataset
+from drcil.data.datasets.dataset import DATASETS, SPECS
+from drcil.data.datasets.imagenet import draw_order
+from drcil.data.datasets.load import data_kind, dataset_names, find_source, load_dataset
+from drcil.data.datasets.place import data_directory
+from drcil.data.sources.shrink import shrink
 from drcil.errors import UserError
 
 

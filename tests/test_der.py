@@ -21,10 +21,10 @@ from drcil.learner import Learner
 from drcil.methods import METHODS, Architecture
 from drcil.methods.der import Der, auxiliary_targets
 from drcil.methods.remedies import classifier_of
-from drcil.methods.settings import resolve_settings
+from drcil.methods.resolve import resolve_settings
 from drcil.nets.expanded import members_of
 from drcil.stages import Batch, Losses, Stage
-from drcil.streams import Stream
+from drcil.streams.stream import Stream
 
 
 @pytest.fixture(scope="module")

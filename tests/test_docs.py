@@ -18,9 +18,9 @@ import drcil.learner
 from drcil.cli import UsageError, app
 from drcil.errors import UserError
 from drcil.methods import METHODS, MethodSpec, Settings
-from drcil.methods.settings import resolve_settings
-from drcil.protocols import parse_stream
+from drcil.methods.resolve import resolve_settings
 from drcil.recipes import load_profile
+from drcil.streams.protocols import parse_stream
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 from drcil.cli.run import toml_value
 from drcil.methods import METHODS
 from drcil.methods.maf import MafSettings
-from drcil.methods.settings import resolve_settings, setting_keys
+from drcil.methods.resolve import resolve_settings, setting_keys
 
 HERE = Path(__file__).resolve().parent
 PAGE = (HERE.parent / "docs" / "fidelity.md").read_text(encoding="utf-8")

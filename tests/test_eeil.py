@@ -17,9 +17,10 @@ from drcil.errors import UserError
 from drcil.keys import generator
 from drcil.learner import Learner
 from drcil.methods.eeil import GradientNoise
+from drcil.nets.output import Output
 from drcil.objectives import distillation, taskwise_distillation
-from drcil.stages import Batch, Moment, Output
-from drcil.streams import Stream
+from drcil.stages import Batch, Moment
+from drcil.streams.stream import Stream
 from recording import Seen, losses, recorded
 from small_engine import make_net
 

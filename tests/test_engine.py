@@ -22,25 +22,18 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from drcil.data import digits
 from drcil.data.augment import build_augment
-from drcil.data.imageset import ArraySource, ChainSource, ImageSet
+from drcil.data.datasets import digits
+from drcil.data.sources import reader as loader
+from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet
 from drcil.errors import UserError
 from drcil.keys import derive, generator
 from drcil.nets.net import Net
+from drcil.nets.output import Output
 from drcil.objectives import distillation
-from drcil.stages import (
-    Batch,
-    Group,
-    Losses,
-    Moment,
-    Objective,
-    Output,
-    StepHook,
-    Term,
-    shuffle,
-)
-from drcil.train import Engine, EngineSettings, Journal, Look, loader
+from drcil.stages import Batch, Group, Losses, Moment, Objective, StepHook, Term
+from drcil.streams.samplers import shuffle
+from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
 from drcil.train.device import keep_freed_memory, make_repeatable
 from drcil.train.events import EpochDone, Event, StepDone
 from drcil.train.tally import Tally
@@ -342,7 +335,7 @@ def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
     assert_equal(state(nets[0]), state(nets[-1]))
 
 
-class Sixteen(Engine):
+class Sixteen(TrainingEngine):
     """Half precision with a scaled loss, which on a CPU nobody would use but which works."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -353,7 +346,7 @@ class Sixteen(Engine):
 
 
 def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp_path: Path) -> None:
-    look = Look(build_augment("crop", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    look = Preprocessing(build_augment("crop", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     nets: list[Net] = []
     scales: list[float] = []
 
@@ -372,20 +365,20 @@ def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp
 
 
 def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scaled() -> None:
-    look = Look(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
-    norms: dict[type[Engine], float] = {}
+    look = Preprocessing(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    norms: dict[type[TrainingEngine], float] = {}
 
-    for kind in (Engine, Sixteen):
+    for kind in (TrainingEngine, Sixteen):
         net = make_net()
 
         class Spy(StepHook):
-            def before_step(self, moment: Moment, net: Net = net, kind: type[Engine] = kind) -> None:
+            def before_step(self, moment: Moment, net: Net = net, kind: type[TrainingEngine] = kind) -> None:
                 gradient = net.head.get_parameter("classifier.weight").grad
                 assert gradient is not None
                 norms.setdefault(kind, float(gradient.norm()))
 
         fit(kind(EngineSettings(device="cpu"), look, 3), make_stage(net, hooks=[Spy()]))
-    assert norms[Sixteen] == pytest.approx(norms[Engine], rel=0.02)
+    assert norms[Sixteen] == pytest.approx(norms[TrainingEngine], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -398,9 +391,9 @@ def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scal
 )
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
 def test_devices_that_are_not_there_are_refused(options: dict[str, Any], sentence: str) -> None:
-    look = Look(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
+    look = Preprocessing(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     with pytest.raises(UserError, match=sentence):
-        Engine(EngineSettings(**options), look, 0)
+        TrainingEngine(EngineSettings(**options), look, 0)
 
 
 def test_chained_images_in_memory_go_to_the_device() -> None:

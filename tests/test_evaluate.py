@@ -14,7 +14,7 @@ from drcil.cli import main
 from drcil.runs.evaluate import evaluate
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
-from drcil.streams import make_stream
+from drcil.streams.stream import make_stream
 
 SCALE = 0.05
 

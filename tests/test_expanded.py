@@ -15,7 +15,7 @@ from drcil.methods.remedies import classifier_of
 from drcil.nets.build import build_backbone
 from drcil.nets.expanded import ExpandedNet, members_of
 from drcil.nets.net import Net
-from drcil.stages import Output
+from drcil.nets.output import Output
 from small_engine import make_net
 
 IMAGES = torch.rand(5, 1, 8, 8, generator=generator("images"))

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drcil.data.fetch import HOMES, Archive, download, fetch
-from drcil.data.load import dataset_names
+from drcil.data.datasets.fetch import HOMES, Archive, download, fetch
+from drcil.data.datasets.load import dataset_names
 from drcil.errors import UserError
 
 CONTENT = {

@@ -19,17 +19,18 @@ import torch
 from torch import Tensor
 
 from drcil import Learner
-from drcil.data.cifar100 import SPEC
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.datasets.cifar100 import SPEC
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.heads import DynamicResidualHead
-from drcil.memory import Budget
 from drcil.methods import METHODS
 from drcil.methods.maf import Maf, MafSettings, decayed
-from drcil.methods.settings import resolve_settings
+from drcil.methods.resolve import resolve_settings
+from drcil.models.checkpoint import import_checkpoint, published_name, read_checkpoint
 from drcil.nets.net import Net
-from drcil.runs.checkpoint import import_checkpoint, published_name, read_checkpoint
-from drcil.stages import Batch, Output, Stage, Term
-from drcil.streams import Stream, Task, make_stream
+from drcil.nets.output import Output
+from drcil.stages import Batch, Stage, Term
+from drcil.streams.budget import Budget
+from drcil.streams.stream import Stream, Task, make_stream
 from drcil.train.events import EpochDone, Event
 from published import WEIGHTS, PublishedNet, adaptation_loss, fusion_losses, random_checkpoint
 

@@ -15,12 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from drcil.data.decode import centre_view, damage, flatten, random_box, random_view, short_side
-from drcil.data.filelist import FileList
-from drcil.data.files import FileSource
-from drcil.data.folder import load_folder
-from drcil.data.imagenet import draw_order
-from drcil.data.load import check_dataset, find_source, load_dataset, skipped_files
+from drcil.data.datasets.check import check_dataset, skipped_files
+from drcil.data.datasets.folder import load_folder
+from drcil.data.datasets.imagenet import draw_order
+from drcil.data.datasets.load import find_source, load_dataset
+from drcil.data.sources.decode import centre_view, damage, flatten, random_box, random_view, short_side
+from drcil.data.sources.filelist import FileList
+from drcil.data.sources.files import FileSource
 from drcil.errors import UserError
 
 

@@ -20,11 +20,11 @@ from drcil.learner import Learner
 from drcil.methods import METHODS
 from drcil.methods.foster import FosterSettings
 from drcil.methods.remedies import classifier_of
-from drcil.methods.settings import resolve_settings
+from drcil.methods.resolve import resolve_settings
 from drcil.objectives import balanced_distillation, class_weights, distillation
 from drcil.stages import Batch, Stage
-from drcil.streams import Stream
-from drcil.train import Engine
+from drcil.streams.stream import Stream
+from drcil.train import TrainingEngine
 
 LABELS = torch.arange(4)
 betas = st.floats(0, 0.999)
@@ -133,7 +133,7 @@ def test_every_task_has_its_beta_and_the_last_goes_on(digits: Stream, monkeypatc
         return class_weights(counts, beta)
 
     monkeypatch.setattr("drcil.methods.foster.class_weights", noted)
-    monkeypatch.setattr(Engine, "fit", lambda engine, stage: None)
+    monkeypatch.setattr(TrainingEngine, "fit", lambda engine, stage: None)
     learnt("foster", digits, 4, settings={"boosting_betas": [0.9, 0.5], "compression_beta": 0.1})
     assert asked == [0.9, 0.1, 0.5, 0.1, 0.5, 0.1]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drcil.data.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied, empty_like, same
+from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied, empty_like, same
 
 SIZE = 4
 

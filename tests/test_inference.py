@@ -11,14 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from drcil.data import digits
-from drcil.data.imageset import ArraySource, ImageSet
-from drcil.stages import (
-    Output,
-    Readout,
-)
+from drcil.data.datasets import digits
+from drcil.data.sources.imageset import ArraySource, ImageSet
+from drcil.inference.ranking import rank
+from drcil.nets.output import Output, Readout
 from drcil.train import FeatureBank
-from drcil.train.inference import rank
 from small_engine import (
     FEW,
     fit,

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from drcil import Learner, UserError
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
-from drcil.streams import Task, make_stream
+from drcil.streams.stream import Task, make_stream
 from drcil.train.events import Event, StageDone, StepDone
 
 STREAM = make_stream("digits-b0-5")

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drcil.data.imageset import ArraySource, ChainSource, ImageSet, Int64, Source
+from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet, Int64, Source
+from drcil.data.sources.reader import Reader, batches_together, cut, view
 from drcil.errors import UserError
-from drcil.train.loader import Reader, batches_together, cut, view
 
 SIZE = 16
 

@@ -16,7 +16,7 @@ from drcil.keys import generator
 from drcil.methods.lucir import Lucir, imprint
 from drcil.objectives import margin_ranking
 from drcil.stages import Batch, Stage
-from drcil.train.engine import Engine
+from drcil.train.engine import TrainingEngine
 
 seeds = st.integers(0, 10_000)
 
@@ -84,16 +84,16 @@ def stages_of_task_2(
     learner.learn(stream[0])
     stages: list[Stage] = []
     heads: list[CosineHead] = []
-    fit = Engine.fit
+    fit = TrainingEngine.fit
 
-    def noted(engine: Engine, stage: Stage) -> None:
+    def noted(engine: TrainingEngine, stage: Stage) -> None:
         stages.append(stage)
         head = stage.net.get_submodule("head")
         assert isinstance(head, CosineHead)
         heads.append(copy.deepcopy(head))
         fit(engine, stage)
 
-    monkeypatch.setattr(Engine, "fit", noted)
+    monkeypatch.setattr(TrainingEngine, "fit", noted)
     learner.learn(stream[1])
     return learner, stages, heads
 

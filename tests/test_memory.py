@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
-from drcil.memory import Budget, Memory, herd
+from drcil.streams.budget import Budget
+from drcil.streams.herding import herd
+from drcil.streams.memory import Memory
 
 QUOTAS = {
     (2000, 10): [200, 100, 66, 50, 40, 33, 28, 25, 22, 20],

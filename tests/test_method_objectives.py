@@ -14,7 +14,7 @@ from torch import Tensor
 import by_hand
 from drcil.heads import CosineHead
 from drcil.nets.net import Net
-from drcil.stages import Output
+from drcil.nets.output import Output
 from scene import (
     ALL,
     BALANCED,

@@ -10,18 +10,20 @@ import pytest
 import torch
 
 import drcil
-from drcil.data.imageset import ImageSet
+from drcil.data.sources.imageset import ImageSet
 from drcil.disk import read_tensors
 from drcil.errors import UserError
-from drcil.memory import Budget, first_of_each_class
 from drcil.methods import METHODS
 from drcil.methods.parts import NearestMean
-from drcil.methods.settings import resolve_settings, setting_keys
+from drcil.methods.resolve import resolve_settings, setting_keys
+from drcil.nets.output import Output
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
-from drcil.stages import Batch, Losses, Output, Stage
-from drcil.streams import make_stream
-from drcil.train.engine import Engine
+from drcil.stages import Batch, Losses, Stage
+from drcil.streams.budget import Budget
+from drcil.streams.memory import first_of_each_class
+from drcil.streams.stream import make_stream
+from drcil.train.engine import TrainingEngine
 
 KEYS = {
     "method", "stream", "seed", "order_seed", "profile", "settings", "classes", "readout", "curve", "avg", "last",
@@ -36,11 +38,11 @@ MEMORY = "20"
 class Watched:
     """An engine's ``fit`` that also notes what a stage must not touch, and complains if it did."""
 
-    def __init__(self, fit: Callable[[Engine, Stage], None]) -> None:
+    def __init__(self, fit: Callable[[TrainingEngine, Stage], None]) -> None:
         self.fit = fit
         self.stages: list[str] = []
 
-    def __call__(self, engine: Engine, stage: Stage) -> None:
+    def __call__(self, engine: TrainingEngine, stage: Stage) -> None:
         net = {id(tensor): name for name, tensor in tensors_of(stage.net).items()}
         if stage.groups is None:
             trained = {id(parameter) for parameter in stage.net.parameters() if parameter.requires_grad}
@@ -80,9 +82,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         engine={"device": "cpu"},
     )
     made = Run.create(settings, tmp_path_factory.mktemp("runs") / "run")
-    watched = Watched(Engine.fit)
+    watched = Watched(TrainingEngine.fit)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "fit", lambda engine, stage: watched(engine, stage))
+        patch.setattr(TrainingEngine, "fit", lambda engine, stage: watched(engine, stage))
         made.go()
     assert len(watched.stages) >= 5
     return made

@@ -15,11 +15,11 @@ from PIL import Image
 
 import drcil
 from drcil import Learner, UserError
-from drcil.data.imageset import ChainSource
+from drcil.data.sources.imageset import ChainSource
 from drcil.disk import read_json, read_tensors, write_json, write_tensors
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
-from drcil.streams import make_stream
+from drcil.streams.stream import make_stream
 
 STREAM = make_stream("digits-b0-5")
 PIXELS = [task.new.source.read(task.new.rows)[:, 0].numpy() for task in STREAM]

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Subset, TensorDataset
 
-from drcil.data.imageset import ArraySource, Source
-from drcil.data.load import load_dataset
+from drcil.data.datasets.load import load_dataset
 from drcil.data.own import images_from, own_spec
+from drcil.data.sources.imageset import ArraySource, Source
 from drcil.data.wrap import MapSource, wrap
 from drcil.errors import UserError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import by_hand
-from drcil.stages import Output
+from drcil.nets.output import Output
 from scene import (
     ALL,
     BOTH,

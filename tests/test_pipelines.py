@@ -16,12 +16,14 @@ from drcil.errors import UserError
 from drcil.heads import DynamicResidualHead, ResidualHead
 from drcil.learner import Learner
 from drcil.methods import METHODS
+from drcil.methods.balanced import balanced_set
 from drcil.methods.maf import DecayingPast, Maf, decayed
-from drcil.methods.remedies import align_weights, balanced_set, classifier_of
-from drcil.methods.settings import resolve_settings
-from drcil.stages import Batch, Moment, Schedule, Stage
-from drcil.streams import Stream
-from drcil.train import Engine
+from drcil.methods.remedies import align_weights, classifier_of
+from drcil.methods.resolve import resolve_settings
+from drcil.schedules import Schedule
+from drcil.stages import Batch, Moment, Stage
+from drcil.streams.stream import Stream
+from drcil.train import TrainingEngine
 
 PIPELINES = ("maf", "mdt", "mec")
 BRIEF = 0.03
@@ -42,7 +44,7 @@ def learnt(name: str, digits: Stream, tasks: int, scale: float = BRIEF, **option
 class Recorder:
     """Hands stages on to a real engine and keeps them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: TrainingEngine) -> None:
         self.engine = engine
         self.stages: list[Stage] = []
 

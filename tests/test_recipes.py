@@ -9,9 +9,9 @@ import pytest
 
 from drcil.errors import UserError
 from drcil.methods import METHODS
-from drcil.methods.settings import resolve_settings
+from drcil.methods.resolve import resolve_settings
 from drcil.recipes import load_recipe, merge
-from drcil.stages import Schedule
+from drcil.schedules import Schedule
 
 # fmt: off
 SCHEDULES = {

@@ -14,16 +14,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from drcil.memory import Budget
 from drcil.methods import METHODS, Architecture, Method
-from drcil.methods.settings import resolve_settings
+from drcil.methods.resolve import resolve_settings
+from drcil.report.forecast import Forecast
 from drcil.report.plots import Line, _dress, curves, plot_curve
+from drcil.report.progress import Bar, Lines, duration, showing
 from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
 from drcil.runs.plan import planned_stages
-from drcil.streams import make_stream
+from drcil.streams.budget import Budget
+from drcil.streams.stream import make_stream
 from drcil.train.events import EpochDone, StageDone, StageStarted, StepDone
-from drcil.train.forecast import Forecast
-from drcil.train.progress import Bar, Lines, duration, showing
 
 
 class Clock:

@@ -18,15 +18,15 @@ import pytest
 import torch
 from PIL import Image
 
-from drcil.data.digits import load_digits
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.datasets.digits import load_digits
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.disk import locked, read_tensors
 from drcil.errors import UserError
 from drcil.methods import METHODS
-from drcil.methods.settings import setting_keys
+from drcil.methods.resolve import setting_keys
 from drcil.runs.run import Run, TaskReport
 from drcil.runs.settings import make_settings
-from drcil.streams import make_stream
+from drcil.streams.stream import make_stream
 from drcil.train.events import EpochDone, Event, StageDone, StageStarted, StepDone
 from killing import KILLS
 

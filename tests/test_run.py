@@ -13,7 +13,7 @@ from drcil.cli import main
 from drcil.errors import UserError
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
-from drcil.streams import make_stream
+from drcil.streams.stream import make_stream
 from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event, StepDone
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drcil.stages import Schedule
+from drcil.schedules import Schedule
 
 
 def test_cosine_by_hand() -> None:

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drcil.data.dataset import Dataset, DataSpec
-from drcil.data.imageset import ArraySource, ImageSet
+from drcil.data.datasets.dataset import Dataset, DataSpec
+from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
-from drcil.protocols import StreamSettings, class_order, parse_stream, standard_streams, stream_name
-from drcil.streams import Stream, make_stream
+from drcil.streams.protocols import StreamSettings, class_order, parse_stream, standard_streams, stream_name
+from drcil.streams.stream import Stream, make_stream
 
 SPEC = DataSpec("digits", "none", "60", mean=(0.5,), std=(0.5,), padding=0, flip=False, augment="none")
 

@@ -11,7 +11,7 @@ from drcil.heads.base import new_linear
 from drcil.keys import generator
 from drcil.learner import Learner
 from drcil.methods.remedies import align_weights
-from drcil.streams import Stream
+from drcil.streams.stream import Stream
 from recording import losses, recorded
 from small_engine import assert_equal, state
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .heads import DynamicResidualHead, ResidualHead
     from .learner import Learner, Prediction
-    from .runs.model import load_model as load
-    from .streams import make_stream as stream
+    from .models.model import load_model as load
+    from .streams.stream import make_stream as stream
 
 __version__ = "0.1.0"
 __all__ = ["DynamicResidualHead", "Learner", "Prediction", "ResidualHead", "UserError", "load", "stream"]
@@ -26,8 +26,8 @@ _HOMES = {
     "Prediction": ("learner", "Prediction"),
     "ResidualHead": ("heads", "ResidualHead"),
     "UserError": ("errors", "UserError"),
-    "load": ("runs.model", "load_model"),
-    "stream": ("streams", "make_stream"),
+    "load": ("models.model", "load_model"),
+    "stream": ("streams.stream", "make_stream"),
 }
 """Where each public name lives. Nothing heavy is imported until one is used."""
 

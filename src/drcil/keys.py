@@ -14,30 +14,30 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-Part = int | str
+KeyPart = int | str
 
 
-def derive(*path: Part) -> int:
+def derive(*path: KeyPart) -> int:
     """The key of a place in the run. Unequal paths give unequal keys: ("a", 1) is not ("a1",) nor ("a", "1")."""
     text = "/".join(f"{type(part).__name__}:{_escaped(part)}" for part in path)
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
-def _escaped(part: Part) -> str:
+def _escaped(part: KeyPart) -> str:
     return str(part).replace("\\", "\\\\").replace("/", "\\/")
 
 
-def generator(*path: Part) -> torch.Generator:
+def generator(*path: KeyPart) -> torch.Generator:
     """A torch generator on the CPU for this place. Choices are drawn there and moved, so devices agree."""
     return torch.Generator().manual_seed(derive(*path))
 
 
-def numpy_generator(*path: Part) -> np.random.Generator:
+def numpy_generator(*path: KeyPart) -> np.random.Generator:
     """A numpy generator for this place."""
     return np.random.default_rng(derive(*path))
 
 
-def seed_torch(*path: Part) -> None:
+def seed_torch(*path: KeyPart) -> None:
     """Key torch's global generators, the CPU's and those of devices in use, to this place; only within `randomness`.
 
     Two hundred times faster than ``torch.manual_seed``, which records a traceback for devices not in use.
@@ -51,7 +51,7 @@ def seed_torch(*path: Part) -> None:
 
 
 @contextmanager
-def randomness(*path: Part) -> Iterator[None]:
+def randomness(*path: KeyPart) -> Iterator[None]:
     """Within the block torch's global generators are keyed to this place; afterwards they are as they were before.
 
     For what draws from a global generator and cannot be handed another: layer initialisation, dropout.

@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from .complaints import complaint
 from .data.augment import build_augment
-from .data.dataset import DataSpec
-from .data.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
+from .data.datasets.dataset import DataSpec
 from .data.own import images_from, own_spec
+from .data.sources.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
 from .errors import UserError
-from .memory import Budget, Memory
 from .methods import METHODS, Architecture, Method, Settings
-from .methods.settings import resolve_settings
+from .methods.resolve import resolve_settings
 from .nets.build import BACKBONES
-from .next_task import named_images, next_task, require_next
-from .stages import Readout
-from .streams import Task
-from .train import Engine, EngineSettings, FeatureBank, Journal, Listener, Look, Ranking
+from .nets.output import Readout
+from .streams.budget import Budget
+from .streams.memory import Memory
+from .streams.next_task import named_images, next_task, require_next
+from .streams.stream import Task
+from .train import EngineSettings, FeatureBank, Journal, Listener, Preprocessing, Ranking, TrainingEngine
 from .train.events import silence
+from .validation import explain
 
 __all__ = ["ImageShape", "Learner", "LearnerOptions", "Prediction"]
 
@@ -95,7 +96,7 @@ class Learner:
         try:
             self.engine_settings = EngineSettings(**engine)
         except ValidationError as error:
-            raise UserError(f"an option of the engine is not usable: {complaint(error)}") from None
+            raise UserError(f"an option of the engine is not usable: {explain(error)}") from None
         self._listener = listener
         self._journal = journal
         self.sizes: tuple[int, ...] = ()
@@ -122,8 +123,8 @@ class Learner:
         self._recall: Callable[[Memory], None] | None = None
         self._require_exemplars(classes)
         augment = build_augment(self.options.augment or spec.augment, spec, shape.in_memory)
-        look = Look(augment, spec.mean, spec.std)
-        self.engine = Engine(self.engine_settings, look, self.options.seed, self._journal, self._listener)
+        look = Preprocessing(augment, spec.mean, spec.std)
+        self.engine = TrainingEngine(self.engine_settings, look, self.options.seed, self._journal, self._listener)
         self._started = True
 
     def learn(self, task: Any, labels: Sequence[Any] | None = None) -> None:
@@ -203,7 +204,7 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Write a model directory: weights, memory and a description. ``drcil.load`` reads it."""
-        from .runs.model import save_model
+        from .models.model import save_model
 
         self._require_learnt("save")
         save_model(self, Path(path))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .data.imageset import Int64
+from .data.sources.imageset import Int64
 from .errors import UserError
 
 

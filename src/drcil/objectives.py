@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .data.imageset import Int64
+from .data.sources.imageset import Int64
 from .stages import Term
 
 
@@ -25,7 +25,7 @@ class PerClass:
     def __init__(self, vector: Tensor) -> None:
         self.vector = vector
 
-    def beside(self, logits: Tensor) -> Tensor:
+    def on_device_of(self, logits: Tensor) -> Tensor:
         """The vector on the device of these logits."""
         self.vector = self.vector.to(logits.device)
         return self.vector

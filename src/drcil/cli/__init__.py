@@ -14,7 +14,6 @@ import typer
 
 from .. import __version__
 from ..errors import Interrupted, UserError
-from .bench import bench
 from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
@@ -58,7 +57,6 @@ app.command()(show)
 app.command()(evaluate)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
-app.command()(bench)
 app.add_typer(data, name="data")
 
 

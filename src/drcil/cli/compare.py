@@ -64,10 +64,10 @@ def compare(
 ) -> None:
     """Compare methods on a stream. Runs that are finished are read, those that were stopped go on."""
     from ..report.comparison import Outcome, comparison_table, summarise
-    from ..report.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
-    from ..runs.compare import carry_out, plan_entries, start_process
-    from ..runs.reuse import present_settings
     from ..runs.run import RUNS
+    from ..suites.compare import carry_out, plan_entries, start_process
+    from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
+    from ..suites.reuse import present_settings
 
     require_once(methods)
     chosen = [

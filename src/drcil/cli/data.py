@@ -20,7 +20,7 @@ def check(dataset: _Dataset, data: _Data = None) -> None:
     """Look at a dataset: checksums, sizes, and every file that is on disk. Exit code 1 if something is damaged."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ..data.load import check_dataset
+    from ..data.datasets.check import check_dataset
 
     screen = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -40,9 +40,9 @@ def fetch(dataset: _Dataset, data: _Data = None) -> None:
     """Download a dataset from its home. What is there and right is left alone; what broke off is continued."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    from ..data.fetch import fetch as download
-    from ..data.load import dataset_names
-    from ..data.place import data_directory
+    from ..data.datasets.fetch import fetch as download
+    from ..data.datasets.load import dataset_names
+    from ..data.datasets.place import data_directory
 
     dataset_names()
     screen = console(stderr=True)

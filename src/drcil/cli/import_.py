@@ -16,7 +16,7 @@ def import_checkpoints(
 
     Of several, each becomes MODEL/taskNN, by the task it was written after.
     """
-    from ..runs.checkpoint import import_all
+    from ..models.checkpoint import import_all
 
     for model in import_all(checkpoints, out):
         print(model)

@@ -55,7 +55,7 @@ def methods() -> Entries:
 def stages(spec: MethodSpec) -> list[str]:
     """The schedules that a first and a later task run through, whichever data the recipe is for. Nothing is built."""
     from ..methods import Architecture
-    from ..methods.settings import resolve_settings
+    from ..methods.resolve import resolve_settings
     from ..recipes import recipe_kinds
 
     settings = resolve_settings(spec, recipe_kinds(spec.recipe)[0], {})
@@ -64,16 +64,16 @@ def stages(spec: MethodSpec) -> list[str]:
 
 
 def streams() -> Entries:
-    from ..protocols import standard_streams
+    from ..streams.protocols import standard_streams
 
     return [stream._asdict() for stream in standard_streams()]
 
 
 def datasets() -> Entries:
-    from ..data.dataset import DATASETS
-    from ..data.fetch import HOMES, Archive
-    from ..data.folder import load_folder
-    from ..data.load import FOLDER, dataset_names
+    from ..data.datasets.dataset import DATASETS
+    from ..data.datasets.fetch import HOMES, Archive
+    from ..data.datasets.folder import load_folder
+    from ..data.datasets.load import FOLDER, dataset_names
 
     known = [
         {

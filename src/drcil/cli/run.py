@@ -14,7 +14,7 @@ from . import options
 from .output import console, warn
 
 if TYPE_CHECKING:
-    from ..data.dataset import Dataset
+    from ..data.datasets.dataset import Dataset
     from ..runs.settings import RunSettings
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
@@ -70,9 +70,9 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Learn a stream with a method, in a run directory of its own."""
-    from ..runs.adopt import adopt, find_twin
     from ..runs.plan import plan_run
     from ..runs.run import RUNS, Run
+    from ..suites.adopt import adopt, find_twin
     from .training import train
 
     require_pipeline(method, head, remedy)
@@ -174,7 +174,7 @@ def toml_text(value: Any) -> str:
 
 def warn_of_skipped(dataset: Dataset) -> None:
     """Name some of the files that could not be read and are left out."""
-    from ..data.load import skipped_files
+    from ..data.datasets.check import skipped_files
 
     skipped = skipped_files(dataset)
     if skipped:

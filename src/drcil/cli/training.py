@@ -7,11 +7,11 @@ from contextlib import nullcontext
 
 from ..errors import Interrupted
 from ..report.plots import plot_curve
+from ..report.progress import showing
 from ..report.tables import summary_table, task_line, task_table
 from ..runs.run import Run, TaskReport
-from ..streams import Stream
+from ..streams.stream import Stream
 from ..train.events import silence
-from ..train.progress import showing
 from .output import console, print_json
 
 CURVE = "curve.png"

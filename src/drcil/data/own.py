@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import UserError
-from . import cifar100, digits, folder
-from .dataset import DataSpec
-from .decode import SMALL, UNREADABLE, Mode, centre_view, natural_size, reason, short_side
-from .filelist import FileList, image_names
-from .files import FileSource
-from .imageset import ArraySource, Source
-from .shrink import shrink
+from .datasets import cifar100, digits, folder
+from .datasets.dataset import DataSpec
+from .sources.decode import SMALL, UNREADABLE, Mode, centre_view, natural_size, reason, short_side
+from .sources.filelist import FileList, image_names
+from .sources.files import FileSource
+from .sources.imageset import ArraySource, Source
+from .sources.shrink import shrink
 
 _ACCEPTED = (
     "give an array (N, H, W) or (N, H, W, C), a tensor (N, C, H, W), a list of pictures or of paths, "

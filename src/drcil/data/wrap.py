@@ -10,10 +10,10 @@ from PIL import Image
 from torch.utils.data import Subset
 
 from ..errors import UserError
-from .decode import SMALL, STANDARD
-from .files import PictureSource
-from .imageset import ImageSet, Int64
 from .own import stack, to_picture
+from .sources.decode import SMALL, STANDARD
+from .sources.files import PictureSource
+from .sources.imageset import ImageSet, Int64
 
 _IMAGE_KEYS = ("image", "img", "pixel_values")
 _LABEL_KEYS = ("label", "labels", "fine_label", "target")

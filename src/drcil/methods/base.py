@@ -4,67 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
-import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from ..data.imageset import ImageSet, Int64
+from ..data.sources.imageset import ImageSet, Int64
 from ..heads.base import Head
-from ..memory import balanced_images
 from ..nets.build import build_backbone
 from ..nets.net import Net
-from ..objectives import distillation
-from ..registry import Registry
-from ..stages import Batch, Losses, Objective, Output, Readout, Schedule, Stage, Term
-from ..streams import Task
+from ..nets.output import Readout
+from ..stages import Engine, Stage
+from ..streams.stream import Task
+from .balanced import balanced_images
+from .objectives import cross_entropy
 from .parts import Part, build_part
-
-
-class Engine(Protocol):
-    """What a method may ask of the engine."""
-
-    def fit(self, stage: Stage) -> None: ...
-
-    def features(self, net: nn.Module, images: ImageSet) -> Tensor: ...
-
-
-def cross_entropy(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-    """CE(z, y) over all classes seen so far: the objective of whoever has no better one."""
-    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
-
-
-def learning_and_keeping(temperature: float, weights: tuple[float, float]) -> Objective:
-    """a · CE(z, y) + b · KD_T(z_old → z[:K]) with weights (a, b), for a stage whose teacher is named ``previous``."""
-
-    def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-        logits, taught = output.logits.fused, teachers["previous"].logits.fused
-        kept = distillation(logits[:, : taught.shape[1]], taught, temperature)
-        learnt = F.cross_entropy(logits, batch.labels)
-        return {"classification": Term(learnt, weights[0]), "distillation": Term(kept, weights[1])}
-
-    return objective
-
-
-class Settings(BaseModel):
-    """A method's settings. Fields that are schedules are its stages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def schedules(self) -> dict[str, Schedule]:
-        return {name: value for name, value in self if isinstance(value, Schedule)}
-
-    def scaled(self, scale: float) -> Settings:
-        """The same settings with ``scale`` times the epochs in every stage."""
-        return self.model_copy(update={name: own.scaled(scale) for name, own in self.schedules().items()})
-
-
-AnySettings = Settings
-"""The same class under a name that ``Method.Settings`` does not hide."""
+from .settings import AnySettings
 
 
 @dataclass(frozen=True)
@@ -178,57 +134,3 @@ class Method(ABC):
         """Learnt numbers that the primary readout's net answers with; what serves training alone is not counted."""
         net = next(iter(self.readouts().values())).net
         return net.size() if isinstance(net, Net) else sum(parameter.numel() for parameter in net.parameters())
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """A name under which a method can be asked for: a class, its recipe, and settings that the name fixes."""
-
-    name: str
-    build: type[Method]
-    summary: str
-    paper: str
-    year: int
-    recipe: str | Path
-    """The name of one of drcil's own, or a file."""
-    presets: Mapping[str, Any] = field(default_factory=dict)
-    trained_as: str | None = None
-    """Another name whose training is the same, so that its finished runs can be read as this one's."""
-
-    @property
-    def head(self) -> str:
-        """The kind of head, unless another is asked for."""
-        return str(self.presets.get("head", self.build.head))
-
-
-METHODS: Registry[MethodSpec] = Registry("method")
-M = TypeVar("M", bound=type[Method])
-
-
-def method(name: str, *, paper: str, year: int, recipe: str | Path | None = None) -> Callable[[M], M]:
-    """Register a class under a name; its docstring's first line is the summary. None: the recipe of the same name."""
-
-    def keep(cls: M) -> M:
-        name_it(name, cls, summary=_first_line(cls), paper=paper, year=year, recipe=recipe or name)
-        return cls
-
-    return keep
-
-
-def name_it(
-    name: str,
-    build: type[Method],
-    *,
-    summary: str,
-    paper: str,
-    year: int,
-    recipe: str | Path,
-    trained_as: str | None = None,
-    **presets: Any,
-) -> None:
-    """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
-    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, trained_as))
-
-
-def _first_line(cls: type) -> str:
-    return (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")

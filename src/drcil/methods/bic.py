@@ -8,13 +8,17 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ..data.imageset import Int64
+from ..data.sources.imageset import Int64
 from ..heads.corrected import CorrectedHead
 from ..objectives import class_shares
-from ..stages import Group, Schedule, Stage
-from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, learning_and_keeping, method
-from .remedies import held_quota, split_counts, split_off
+from ..schedules import Schedule
+from ..stages import Engine, Group, Stage
+from ..streams.stream import Task
+from .balanced import held_quota, split_counts, split_off
+from .base import Method
+from .objectives import cross_entropy, learning_and_keeping
+from .settings import Settings
+from .spec import method
 
 
 class BicSettings(Settings):

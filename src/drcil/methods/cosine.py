@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..heads.cosine import CosineHead
-from ..stages import Group, Readout
+from ..nets.output import Readout
+from ..stages import Group
 from .means import MethodWithMeans
 
 

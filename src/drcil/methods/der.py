@@ -13,11 +13,15 @@ from pydantic import Field
 from torch import Tensor
 
 from ..heads import LinearHead
-from ..stages import Batch, Losses, Output, Schedule, Term
-from ..streams import Task
-from .base import Engine, Method, Settings, method
+from ..nets.output import Output
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Term
+from ..streams.stream import Task
+from .base import Method
 from .expansion import auxiliary_term, expand, train_expanded, wider_head
 from .remedies import align_weights, classifier_of, fine_tune, renew
+from .settings import Settings
+from .spec import method
 
 
 class DerSettings(Settings):

@@ -12,11 +12,16 @@ from pydantic import Field
 
 from ..heads import LinearHead
 from ..nets.net import Net
+from ..nets.output import Output
 from ..objectives import taskwise_distillation
-from ..stages import Batch, Losses, Moment, Objective, Output, Schedule, Stage, StepHook, Term
-from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
-from .remedies import balanced_set
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Moment, Objective, Stage, StepHook, Term
+from ..streams.stream import Task
+from .balanced import balanced_set
+from .base import Method
+from .objectives import cross_entropy
+from .settings import Settings
+from .spec import method
 
 
 class EeilSettings(Settings):

@@ -17,10 +17,11 @@ from ..heads.base import Head, new_linear
 from ..heads.linear import LinearHead
 from ..nets.expanded import ExpandedNet, members_of
 from ..nets.net import Net
+from ..nets.output import Output
 from ..objectives import distillation
-from ..stages import Batch, Group, Losses, Objective, Output, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Group, Losses, Objective, Stage, Term
+from ..streams.stream import Task
 from .parts import Part
 from .remedies import classifier_of
 

@@ -16,11 +16,15 @@ from torch import Tensor
 from ..heads import LinearHead
 from ..nets.expanded import ExpandedNet
 from ..nets.net import Net
+from ..nets.output import Output, Readout
 from ..objectives import PerClass, balanced_distillation, class_weights
-from ..stages import Batch, Losses, Output, Readout, Schedule, Term
-from ..streams import Task
-from .base import Engine, Method, Settings, method, name_it
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Term
+from ..streams.stream import Task
+from .base import Method
 from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded, wider_head
+from .settings import Settings
+from .spec import method, register_preset
 
 _PAPER = "Wang et al., FOSTER: Feature Boosting and Compression for Class-Incremental Learning, ECCV"
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -63,7 +67,7 @@ class Foster(Method):
         weights = class_weights_of(task, own.compression_beta)
 
         def distil(student: Tensor, teacher: Tensor) -> Tensor:
-            return balanced_distillation(student, teacher, weights.beside(teacher), own.temperature)
+            return balanced_distillation(student, teacher, weights.on_device_of(teacher), own.temperature)
 
         self.parts["net"] = compress(self.net, boosted, task, engine, distil, own.compression)
         self.parts["expanded"] = boosted
@@ -74,7 +78,7 @@ class Foster(Method):
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE(z / w, y) + CE(auxiliary, y) + KD_T(Φ_{t-1} → old columns); a rare class needs larger logits."""
-            weighted = output.logits.fused / weights.beside(output.logits.fused)
+            weighted = output.logits.fused / weights.on_device_of(output.logits.fused)
             return {
                 "classification": Term(F.cross_entropy(weighted, batch.labels)),
                 "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
@@ -96,7 +100,7 @@ def class_weights_of(task: Task, beta: float) -> PerClass:
     return PerClass(class_weights(torch.from_numpy(task.new.join(task.memory).counts(task.total)), beta))
 
 
-name_it(
+register_preset(
     "foster-b4",
     Foster,
     summary="FOSTER before compression: two backbones",

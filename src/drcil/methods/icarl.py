@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from ..heads import LinearHead
-from ..stages import Readout, Schedule, Stage
-from ..streams import Task
-from .base import Engine, Settings, learning_and_keeping, method
+from ..nets.output import Readout
+from ..schedules import Schedule
+from ..stages import Engine, Stage
+from ..streams.stream import Task
 from .means import MethodWithMeans
+from .objectives import learning_and_keeping
+from .settings import Settings
+from .spec import method
 
 
 class IcarlSettings(Settings):

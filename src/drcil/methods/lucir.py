@@ -12,13 +12,17 @@ from pydantic import Field
 from torch import Tensor
 
 from ..heads.cosine import CosineHead
+from ..nets.output import Output
 from ..objectives import margin_ranking, pod_flat
-from ..stages import Batch, Losses, Output, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine, Settings, cross_entropy, method
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Stage, Term
+from ..streams.stream import Task
 from .cosine import CosineMethod
+from .objectives import cross_entropy
 from .parts import NearestMean
 from .remedies import fine_tune
+from .settings import Settings
+from .spec import method
 
 
 class LucirSettings(Settings):

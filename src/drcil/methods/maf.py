@@ -15,16 +15,17 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from ..data.imageset import Int64
+from ..data.sources.imageset import Int64
 from ..heads.base import grown_linear
 from ..heads.residual import ResidualHead
 from ..nets.net import Net
+from ..nets.output import Output
 from ..objectives import distillation, kl_distillation, pod_spatial
-from ..stages import Batch, Losses, Moment, Output, Schedule, Stage, StepHook, Term
-from ..streams import Task
-from .base import Engine
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Moment, Stage, StepHook, Term
+from ..streams.stream import Task
 from .parts import Number
-from .pipeline import Pipeline, PipelineSettings, name_pipeline
+from .pipeline import Pipeline, PipelineSettings, register_pipeline
 from .remedies import classifier_of
 
 
@@ -135,7 +136,7 @@ class Maf(Pipeline):
             terms = self.classification(output.logits, batch.labels, old, adjust)
             fused = output.logits.fused
             if own.adjust_distillation:
-                fused = fused + adjust.beside(fused)
+                fused = fused + adjust.on_device_of(fused)
             was, became = teachers["previous"].logits.fused, teachers["adapted"].logits.fused
             terms["old"] = Term(distil(fused[:, :old], was, own.temperature), own.old_distillation)
             terms["new"] = Term(distil(fused[:, old:], became[:, old:], own.temperature), own.new_distillation)
@@ -182,11 +183,11 @@ class DecayingPast(StepHook):
             stack.sub_(velocity, alpha=moment.lr)
 
 
-name_pipeline("maf", Maf, "maf", "MAF with a plain linear classifier")
-name_pipeline("maf+bft", Maf, "maf", "MAF, then balanced fine-tuning of the classifier", remedies=("bft",))
-name_pipeline("maf+wa", Maf, "maf", "MAF, then weight aligning", remedies=("wa",))
-name_pipeline("maf+drc", Maf, "maf", "MAFDRC without logit adjustment", head="drc")
-name_pipeline(
+register_pipeline("maf", Maf, "maf", "MAF with a plain linear classifier")
+register_pipeline("maf+bft", Maf, "maf", "MAF, then balanced fine-tuning of the classifier", remedies=("bft",))
+register_pipeline("maf+wa", Maf, "maf", "MAF, then weight aligning", remedies=("wa",))
+register_pipeline("maf+drc", Maf, "maf", "MAFDRC without logit adjustment", head="drc")
+register_pipeline(
     "mafrc",
     Maf,
     "maf",
@@ -194,7 +195,7 @@ name_pipeline(
     head="rc",
     remedies=("la",),
 )
-name_pipeline(
+register_pipeline(
     "mafdrc",
     Maf,
     "maf",
@@ -202,7 +203,7 @@ name_pipeline(
     head="drc",
     remedies=("la",),
 )
-name_pipeline(
+register_pipeline(
     "mafdrc-official",
     Maf,
     "maf",

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from ..nets.output import Output
 from ..objectives import distillation
-from ..stages import Batch, Losses, Output, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine
-from .pipeline import Pipeline, PipelineSettings, name_pipeline
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Stage, Term
+from ..streams.stream import Task
+from .pipeline import Pipeline, PipelineSettings, register_pipeline
 
 
 class MdtSettings(PipelineSettings):
@@ -51,5 +52,5 @@ class Mdt(Pipeline):
         self.remedy(self.net, task, engine)
 
 
-name_pipeline("mdt", Mdt, "mdt", "MDT with a plain linear classifier")
-name_pipeline("mdtdrc", Mdt, "mdt", "MDT with the dynamic residual classifier", head="drc")
+register_pipeline("mdt", Mdt, "mdt", "MDT with a plain linear classifier")
+register_pipeline("mdtdrc", Mdt, "mdt", "MDT with the dynamic residual classifier", head="drc")

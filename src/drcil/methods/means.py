@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..data.imageset import ImageSet
-from ..stages import Readout
+from ..data.sources.imageset import ImageSet
+from ..nets.output import Readout
 from .base import Method
 from .parts import NearestMean
 

@@ -16,12 +16,13 @@ from ..heads.base import Head
 from ..heads.linear import LinearHead
 from ..nets.expanded import ExpandedNet
 from ..nets.net import Net
+from ..nets.output import Output, Readout
 from ..objectives import distillation
-from ..stages import Batch, Losses, Output, Readout, Schedule
-from ..streams import Task
-from .base import Engine
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses
+from ..streams.stream import Task
 from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded
-from .pipeline import Pipeline, PipelineSettings, name_pipeline
+from .pipeline import Pipeline, PipelineSettings, register_pipeline
 
 
 class MecSettings(PipelineSettings):
@@ -98,5 +99,5 @@ class Mec(Pipeline):
         return largest(self.parts)
 
 
-name_pipeline("mec", Mec, "mec", "MEC with a plain linear classifier")
-name_pipeline("mecdrc", Mec, "mec", "MEC with the dynamic residual classifier on the expanded model", head="drc")
+register_pipeline("mec", Mec, "mec", "MEC with a plain linear classifier")
+register_pipeline("mecdrc", Mec, "mec", "MEC with the dynamic residual classifier on the expanded model", head="drc")

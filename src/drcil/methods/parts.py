@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..keys import randomness
 from ..nets.build import build_net
 from ..nets.expanded import build_expanded
+from ..nets.output import Output
 from ..registry import Registry
-from ..stages import Output
 
 
 class Part(Protocol):

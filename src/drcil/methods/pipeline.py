@@ -8,16 +8,20 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from ..data.imageset import ImageSet
+from ..data.sources.imageset import ImageSet
 from ..heads.base import Head, Logits
 from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
 from ..objectives import PerClass, branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
-from ..stages import Group, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, name_it
+from ..schedules import Schedule
+from ..stages import Engine, Group, Stage, Term
+from ..streams.stream import Task
+from .base import Method
+from .objectives import cross_entropy
 from .remedies import align_weights, classifier_of, fine_tune, renew
+from .settings import Settings
+from .spec import register_preset
 
 Remedy = Literal["la", "bft", "wa"]
 
@@ -108,7 +112,7 @@ class Pipeline(Method):
     def classification(self, logits: Logits, labels: Tensor, old: int, adjust: PerClass) -> dict[str, Term]:
         """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
         own = self.settings
-        fusion = fusion_loss(logits.fused, labels, adjust.beside(logits.fused))
+        fusion = fusion_loss(logits.fused, labels, adjust.on_device_of(logits.fused))
         if logits.new is None or logits.old is None:
             return {"fusion": Term(fusion)}
         branch = branch_loss(
@@ -133,7 +137,7 @@ class Pipeline(Method):
             fine_tune("finetuning", net, classifier_of(net), task, engine, self.settings.finetuning)
 
 
-def name_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **presets: Any) -> None:
+def register_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **presets: Any) -> None:
     """Register a combination of pipeline, head and remedies under a name; all are of one paper."""
     paper = "Chen & Chang, Dynamic Residual Classifier for Class Incremental Learning, ICCV"
-    name_it(name, build, summary=summary, paper=paper, year=2023, recipe=recipe, **presets)
+    register_preset(name, build, summary=summary, paper=paper, year=2023, recipe=recipe, **presets)

@@ -9,15 +9,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..data.imageset import ImageSet
+from ..data.sources.imageset import ImageSet
 from ..heads.cosine import CosineHead
 from ..nets.net import Net
+from ..nets.output import Output
 from ..objectives import nca, pod_flat, pod_spatial
-from ..stages import Batch, Losses, Output, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine, Settings, method
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Losses, Stage, Term
+from ..streams.stream import Task
+from .balanced import balanced_set
 from .cosine import CosineMethod
-from .remedies import balanced_set
+from .settings import Settings
+from .spec import method
 
 
 class PodnetSettings(Settings):

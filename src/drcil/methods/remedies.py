@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..data.imageset import ImageSet, Int64
 from ..heads.base import new_linear
-from ..memory import balanced_quota, first_of_each_class, herd
 from ..nets.net import Net
-from ..stages import Batch, Group, Losses, Output, Schedule, Stage, Term
-from ..streams import Task
-from .base import Engine
+from ..nets.output import Output
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Group, Losses, Stage, Term
+from ..streams.stream import Task
+from .balanced import balanced_set
 
 
 def classifier_of(net: Net) -> nn.Linear:
@@ -34,44 +33,6 @@ def align_weights(classifier: nn.Linear, old: int) -> None:
     norms = classifier.weight.norm(dim=1)
     # Rows that are all zero, which clamping can make them, have no length to be changed.
     classifier.weight[old:] *= norms[:old].mean() / norms[old:].mean().clamp(min=1e-12)
-
-
-def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
-    """Equally many images of every class: the memory, and of each new class what herding would keep of so many.
-
-    How many is what the memory has of its largest class; classes that have fewer give all they have, and no class
-    gives more than the smallest new one has.
-    """
-    quota = balanced_quota(task.new.counts(task.total)[task.old :], task.memory.counts(task.old))
-    features = engine.features(net, task.new)
-    chosen = []
-    for label in range(task.old, task.total):
-        positions = np.flatnonzero(task.new.labels == label)
-        chosen.append(positions[herd(features[torch.from_numpy(positions)], quota).numpy()])
-    return first_of_each_class(task.memory, quota).join(task.new.subset(np.concatenate(chosen)))
-
-
-def held_quota(new: Int64, memory: Int64, share: float) -> int:
-    """How many images of each class are held back: this share of the smallest class, and at least one."""
-    return max(1, int(share * min(memory.min(), new.min())))
-
-
-def split_counts(counts: Int64, quota: int) -> tuple[Int64, Int64]:
-    """What ``split_off`` leaves and takes of classes with so many images."""
-    return np.where(counts > quota, counts - quota, counts), np.minimum(counts, quota)
-
-
-def split_off(images: ImageSet, quota: int) -> tuple[ImageSet, ImageSet]:
-    """The rest, and so many images of every class, chosen at random.
-
-    A class that has no more than the quota stays in the rest too, which would know nothing of it otherwise.
-    """
-    held, scarce = np.zeros(len(images), dtype=np.bool_), np.zeros(len(images), dtype=np.bool_)
-    for label in np.unique(images.labels):
-        positions = np.flatnonzero(images.labels == label)
-        held[positions[torch.randperm(len(positions)).numpy()[:quota]]] = True
-        scarce[positions] = len(positions) <= quota
-    return images.subset(~held | scarce), images.subset(held)
 
 
 def renew(classifier: nn.Linear) -> None:

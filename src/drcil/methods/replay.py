@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from ..heads import LinearHead
-from ..stages import Schedule, Stage
-from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, method
+from ..schedules import Schedule
+from ..stages import Engine, Stage
+from ..streams.stream import Task
+from .base import Method
+from .objectives import cross_entropy
+from .settings import Settings
+from .spec import method
 
 
 class ReplaySettings(Settings):

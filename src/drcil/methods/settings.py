@@ -1,51 +1,24 @@
-"""From a recipe, the name's presets and the user's own values to a method's settings."""
+"""A method's settings: every number it depends on."""
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Mapping
-from typing import Any
+from pydantic import BaseModel, ConfigDict
 
-from pydantic import BaseModel, ValidationError
-
-from ..complaints import complaint
-from ..errors import UserError, unknown
-from ..recipes import load_recipe, merge
-from .base import MethodSpec, Settings
+from ..schedules import Schedule
 
 
-def resolve_settings(spec: MethodSpec, kind: str, given: Mapping[str, Any], epochs_scale: float = 1.0) -> Settings:
-    """The settings of a method on a kind of data. ``given`` has dotted keys (``later.epochs``) and goes before all."""
-    known = setting_keys(spec.build.Settings)
-    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind), spec.presets)
-    for key, value in given.items():
-        if key not in known:
-            raise unknown(f"setting of '{spec.name}'", key, known)
-        values = merge(values, _nested(key, value))
-    try:
-        return spec.build.Settings.model_validate(values).scaled(epochs_scale)
-    except ValidationError as error:
-        raise UserError(f"a setting of '{spec.name}' is not usable: {complaint(error)}") from None
+class Settings(BaseModel):
+    """A method's settings. Fields that are schedules are its stages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def schedules(self) -> dict[str, Schedule]:
+        return {name: value for name, value in self if isinstance(value, Schedule)}
+
+    def scaled(self, scale: float) -> Settings:
+        """The same settings with ``scale`` times the epochs in every stage."""
+        return self.model_copy(update={name: own.scaled(scale) for name, own in self.schedules().items()})
 
 
-def setting_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """All keys that ``--set`` accepts: nested models by dotted path."""
-    keys: list[str] = []
-    for name, field in model.model_fields.items():
-        inner = _model_in(field.annotation)
-        keys += setting_keys(inner, f"{prefix}{name}.") if inner else [prefix + name]
-    return keys
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model behind a field's type, also where it may be None."""
-    candidates = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return next((one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)), None)
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    """``a.b`` and a value as a table within a table."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
+AnySettings = Settings
+"""The same class under a name that ``Method.Settings`` does not hide."""

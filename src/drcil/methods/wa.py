@@ -10,10 +10,14 @@ from torch import nn
 
 from ..heads import LinearHead
 from ..objectives import class_shares
-from ..stages import Moment, Schedule, Stage, StepHook
-from ..streams import Task
-from .base import Engine, Method, Settings, cross_entropy, learning_and_keeping, method
+from ..schedules import Schedule
+from ..stages import Engine, Moment, Stage, StepHook
+from ..streams.stream import Task
+from .base import Method
+from .objectives import cross_entropy, learning_and_keeping
 from .remedies import align_weights, classifier_of
+from .settings import Settings
+from .spec import method
 
 
 class WaSettings(Settings):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..heads.base import Head, new_linear
-from ..stages import Output
 from .build import build_backbone, build_described_head
 from .features import Backbone, Features
 from .net import Net
+from .output import Output
 
 
 class SideBySide(Backbone):

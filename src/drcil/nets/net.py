@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..heads.base import Head, Logits
-from ..stages import Output
 from .features import Backbone
 from .folding import fold_convolutions
+from .output import Output
 
 
 class Net(nn.Module):

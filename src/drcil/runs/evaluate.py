@@ -12,10 +12,10 @@ import numpy.typing as npt
 from ..disk import put_back
 from ..errors import UserError, unknown
 from ..metrics import Metrics, TaskPrediction, measure
-from ..protocols import ORDER_SEED
-from ..streams import make_stream
+from ..models.model import STATE, load_model
+from ..streams.protocols import ORDER_SEED
+from ..streams.stream import make_stream
 from .match import require_match
-from .model import STATE, load_model
 from .run import CONFIG, Run
 
 

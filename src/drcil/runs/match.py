@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..data.dataset import Dataset
+from ..data.datasets.dataset import Dataset
 from ..errors import UserError
 from ..learner import Learner
-from ..streams import Stream
+from ..streams.stream import Stream
 
 DATA_DIGEST = "data_digest"
 """Under which name the state of a finished task has the digest of the images that it was learnt from."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..learner import ImageShape, Learner
-from ..memory import Budget
 from ..methods import Method, Settings
-from ..stages import Schedule
-from ..streams import Stream
+from ..schedules import Schedule
+from ..streams.budget import Budget
+from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import silence
 from .settings import RunSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..methods import Method
 from ..metrics import Metrics
-from ..streams import Stream
+from ..streams.stream import Stream
 from .settings import RunSettings
 
 

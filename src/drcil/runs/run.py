@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..data.dataset import Dataset
-from ..data.imageset import ImageSet
+from ..data.datasets.dataset import Dataset
+from ..data.sources.imageset import ImageSet
 from ..disk import (
     append_line,
     leftovers,
@@ -38,11 +38,11 @@ from ..disk import (
 from ..errors import UserError
 from ..learner import Learner
 from ..metrics import Metrics, TaskPrediction, measure
-from ..streams import Stream, make_stream
+from ..models.model import ModelState, fill, fill_memory, parse_state, read_state, write_model
+from ..streams.stream import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from .match import DATA_DIGEST, data_digest, require_match
-from .model import ModelState, fill, fill_memory, parse_state, read_state, write_model
 from .plan import planned_stages, start_learner
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked, write_settings

@@ -8,13 +8,13 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..complaints import complaint
-from ..data.load import data_kind
+from ..data.datasets.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
-from ..protocols import ORDER_SEED, parse_stream
 from ..recipes import load_profile, merge
+from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
+from ..validation import explain
 
 FORMAT = 1
 """Of ``config.toml``; a run of another format is refused."""
@@ -79,7 +79,7 @@ def checked(values: dict[str, Any]) -> RunSettings:
     try:
         return RunSettings.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"an option of the run is not usable: {complaint(error)}") from None
+        raise UserError(f"an option of the run is not usable: {explain(error)}") from None
 
 
 def write_settings(settings: RunSettings, path: Path) -> None:

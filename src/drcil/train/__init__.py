@@ -1,8 +1,9 @@
 """The engine: the only room that steps an optimiser, moves tensors between devices or writes a snapshot."""
 
-from .engine import Engine, EngineSettings, Look
+from ..inference.bank import FeatureBank
+from ..inference.ranking import Ranking
+from .engine import EngineSettings, Preprocessing, TrainingEngine
 from .events import Listener
-from .inference import FeatureBank, Ranking
 from .snapshot import Journal
 
-__all__ = ["Engine", "EngineSettings", "FeatureBank", "Journal", "Listener", "Look", "Ranking"]
+__all__ = ["EngineSettings", "FeatureBank", "Journal", "Listener", "Preprocessing", "Ranking", "TrainingEngine"]

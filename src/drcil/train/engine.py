@@ -17,14 +17,16 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field
 from torch import Tensor, nn
 
 from ..data.augment import Augment, normalise
-from ..data.cache import PictureCache, require_forked, through
-from ..data.imageset import ImageSet
+from ..data.sources.cache import PictureCache, require_forked, through
+from ..data.sources.imageset import ImageSet
+from ..data.sources.reader import Reader, cut
+from ..inference.frozen import frozen_copy
+from ..inference.ranking import Ranking, rank
 from ..keys import randomness
-from ..stages import Output, Readout, Stage
+from ..nets.output import Output, Readout
+from ..stages import Stage
 from .device import make_fabric
 from .events import Listener, StageDone, silence
-from .inference import Ranking, rank, still
-from .loader import Reader, cut
 from .optimizers import trained_parameters
 from .snapshot import Journal, Place, below, digest_of, prefixed, restore_module
 from .training import Training
@@ -54,7 +56,7 @@ class EngineSettings(BaseModel):
 
 
 @dataclass(frozen=True)
-class Look:
+class Preprocessing:
     """How uint8 images become the floats a net sees."""
 
     augment: Augment
@@ -62,18 +64,18 @@ class Look:
     std: tuple[float, ...]
 
 
-class Engine:
+class TrainingEngine:
     """One device, one seed, one way of looking at images."""
 
     def __init__(
         self,
         settings: EngineSettings,
-        look: Look,
+        preprocessing: Preprocessing,
         seed: int,
         journal: Journal | None = None,
         listener: Listener = silence,
     ) -> None:
-        self.settings, self.look, self.seed = settings, look, seed
+        self.settings, self.preprocessing, self.seed = settings, preprocessing, seed
         self.journal = journal or Journal()
         self.listener = listener
         self.fabric = make_fabric(settings)
@@ -139,7 +141,7 @@ class Engine:
         """What ``read`` takes from the outputs of a frozen copy for the test view; joined over batches, on the CPU."""
         if not len(images):
             raise ValueError("there are no images to look at")
-        frozen = self.still(net)
+        frozen = self.frozen_copy(net)
         everything = np.arange(len(images), dtype=np.int64)
         parts: list[list[Tensor]] = []
         with torch.inference_mode():
@@ -158,12 +160,12 @@ class Engine:
     def augment(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
         """The uint8 images on the device, augmented if there is a generator to draw from."""
         pixels = self._sent(pixels)
-        return pixels if draws is None else self.look.augment(pixels, draws)
+        return pixels if draws is None else self.preprocessing.augment(pixels, draws)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """What a net sees of uint8 images."""
         pixels = self._sent(pixels).contiguous(memory_format=torch.channels_last)
-        return normalise(pixels, self.look.mean, self.look.std)
+        return normalise(pixels, self.preprocessing.mean, self.preprocessing.std)
 
     def answer(self, net: nn.Module, images: Tensor) -> Output:
         """What a net that is not being trained makes of images: computed in the engine's precision, then float32."""
@@ -183,9 +185,9 @@ class Engine:
             return images
         return ImageSet(images.source.on(self.device), images.rows, images.labels)
 
-    def still(self, net: nn.Module) -> nn.Module:
+    def frozen_copy(self, net: nn.Module) -> nn.Module:
         """A frozen copy, folded where it can be, in its place."""
-        return self._placed(still(net))
+        return self._placed(frozen_copy(net))
 
     def _sent(self, pixels: Tensor) -> Tensor:
         # CUDA fetches from memory that is pinned for it; other devices might read what is gone by then.

@@ -12,24 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.imageset import Int64, indices
+from ..data.sources.imageset import Int64, indices
+from ..data.sources.reader import batches_together, cut
 from ..errors import UserError
-from ..keys import Part, derive, generator, seed_torch
+from ..keys import KeyPart, derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
-from .loader import batches_together, cut
 from .optimizers import make_optimizer, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
 from .tally import Tally
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import TrainingEngine
 
 
 class Training:
     """Trains the net of a stage once. Every draw is keyed by epoch and step, so that it can go on at any step."""
 
-    def __init__(self, engine: Engine, stage: Stage, place: Place) -> None:
+    def __init__(self, engine: TrainingEngine, stage: Stage, place: Place) -> None:
         self.engine, self.stage, self.place = engine, stage, place
         # A precision has a state of its own where it scales the loss; every stage begins with a fresh one.
         self.precision = engine.fabric.strategy.precision
@@ -43,7 +43,7 @@ class Training:
             # Nets of earlier stages count towards the number of variants after which torch gives up compiling.
             torch.compiler.reset()
         self.module, self.stepper = engine.fabric.setup(engine.compiled(stage.net), self.optimizer)
-        self.teachers = {name: engine.compiled(engine.still(teacher)) for name, teacher in stage.teachers.items()}
+        self.teachers = {name: engine.compiled(engine.frozen_copy(teacher)) for name, teacher in stage.teachers.items()}
         self.reader = engine.reader(stage.data)
         self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
         self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
@@ -80,7 +80,7 @@ class Training:
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
 
-    def _batches_left(self, path: tuple[Part, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each step that is left: what the net sees, and where in the stage's data it is from.
 
         Steps are read and augmented several together. What they draw is keyed by where the first of them stands, so
@@ -91,7 +91,7 @@ class Training:
         pieces = cut(positions, size, join_single=self._too_small(positions, size))
         together = batches_together(stage.data.source, size)
         starts = range(begun - begun % together, len(pieces), together)
-        key = derive(*path, "view") if stage.augment and self.engine.look.augment.crops_files else None
+        key = derive(*path, "view") if stage.augment and self.engine.preprocessing.augment.crops_files else None
         chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
         # Sent to the device once, not with every chunk.
         everywhere = indices(np.ascontiguousarray(positions), self.engine.device)

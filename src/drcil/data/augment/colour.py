@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from .pixels import LEVELS, beside, to_bytes
+from .pixels import LEVELS, on_device_of, to_bytes
 
 
 def look_up(images: Tensor, tables: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def blend(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _per_image(values: Tensor, images: Tensor) -> Tensor:
-    return beside(values.float(), images).view(-1, *[1] * (images.ndim - 1))
+    return on_device_of(values.float(), images).view(-1, *[1] * (images.ndim - 1))
 
 
 def grey(images: Tensor) -> Tensor:
@@ -66,13 +66,13 @@ def _levels(images: Tensor) -> Tensor:
 def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
     """Invert the levels from the threshold upwards; all of them at 0."""
     levels = _levels(images)
-    kept = levels < beside(thresholds.float(), images).view(-1, 1, 1)
+    kept = levels < on_device_of(thresholds.float(), images).view(-1, 1, 1)
     return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
 
 
 def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
     """Keep the highest bits of every level."""
-    dropped = beside((2 ** (8 - bits)).int(), images).view(-1, 1, 1)
+    dropped = on_device_of((2 ** (8 - bits)).int(), images).view(-1, 1, 1)
     return (_levels(images) & -dropped).to(torch.uint8)
 
 

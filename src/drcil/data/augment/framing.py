@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .pixels import beside, to_bytes
+from .pixels import on_device_of, to_bytes
 
 ATTEMPTS = 10
 """Boxes tried per image before the resized crop falls back to the middle of the image."""
@@ -24,22 +24,22 @@ def pad_crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
     padded = F.pad(images, (padding, padding, padding, padding)).contiguous()
     # Rows of the result are runs of bytes in the padded batch: copied as such, several times faster than a gather.
     planes = torch.arange(count * channels, device=device).view(count, channels, 1) * padded.shape[2]
-    rows = planes + beside(top, images).view(-1, 1, 1) + torch.arange(height, device=device)
-    starts = rows * padded.shape[3] + beside(left, images).view(-1, 1, 1)
+    rows = planes + on_device_of(top, images).view(-1, 1, 1) + torch.arange(height, device=device)
+    starts = rows * padded.shape[3] + on_device_of(left, images).view(-1, 1, 1)
     return padded.flatten().unfold(0, width, 1).index_select(0, starts.flatten()).view(images.shape)
 
 
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """Mirror the chosen images from left to right."""
     both = torch.cat([images, images.flip(3)])
-    return both.index_select(0, beside(torch.arange(len(images)) + len(images) * chosen, images))
+    return both.index_select(0, on_device_of(torch.arange(len(images)) + len(images) * chosen, images))
 
 
 def cutout(images: Tensor, side: int, centre_y: Tensor, centre_x: Tensor) -> Tensor:
     """Black out one square per image, from centre - side/2 to just before centre + side/2, clipped at the border."""
 
     def kept(length: int, centre: Tensor) -> Tensor:
-        start = beside(centre, images)[:, None] - side // 2
+        start = on_device_of(centre, images)[:, None] - side // 2
         places = torch.arange(length, device=images.device)
         return (places < start) | (places >= start + side)
 
@@ -82,7 +82,7 @@ def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
     not looked at.
     """
     count, _, height, width = images.shape
-    top, left, box_height, box_width = beside(boxes, images).unbind(1)
+    top, left, box_height, box_width = on_device_of(boxes, images).unbind(1)
     columns, next_columns, across = _taps(width, left, box_width)
     rows, next_rows, down = _taps(height, top, box_height)
     across, down = across.view(count, 1, 1, width), down.view(count, 1, height, 1)

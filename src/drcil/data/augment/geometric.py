@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .pixels import beside, to_bytes
+from .pixels import on_device_of, to_bytes
 
 GREY = 128
 """The fill of places that no pixel of the source covers."""
@@ -67,7 +67,7 @@ def fetch(images: Tensor, coefficients: Tensor) -> Tensor:
     """
     count, _, height, width = images.shape
     device = images.device
-    a, b, c = beside(coefficients, images).view(2, 3, count, 1, 1).unbind(1)
+    a, b, c = on_device_of(coefficients, images).view(2, 3, count, 1, 1).unbind(1)
     i = torch.arange(height, dtype=torch.int32, device=device).view(-1, 1)
     j = torch.arange(width, dtype=torch.int32, device=device)
     x, y = (a * j + (b * i + c)) >> 16
@@ -92,16 +92,16 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     device = images.device
     offset = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)
     whole = offset.floor()
-    shift = beside((offset - whole).float(), images)[:, None, :, None]
+    shift = on_device_of((offset - whole).float(), images)[:, None, :, None]
     rows, columns = torch.arange(height, device=device)[:, None] * width, torch.arange(width, device=device)
-    middle = beside(whole.long(), images)[:, :, None] + columns
+    middle = on_device_of(whole.long(), images)[:, :, None] + columns
     taps = torch.arange(-1, 3, device=device).view(-1, 1, 1)
     places = (middle[:, None] + taps).clamp_(0, width - 1) + rows
     before, here, after, beyond = _pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2)
     cube = here - before + beyond - after
     sheared = here + shift * (after - before + shift * (before - here - cube + shift * cube))
     bounds = (-0.5 - offset, width - 0.5 - offset)
-    first, last = (beside(bound.ceil().long(), images)[:, None, :, None] for bound in bounds)
+    first, last = (on_device_of(bound.ceil().long(), images)[:, None, :, None] for bound in bounds)
     return to_bytes(torch.where((columns >= first) & (columns < last), sheared, GREY))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import unknown
-from ..dataset import DataSpec
+from ..datasets.dataset import DataSpec
 from . import colour, framing
 from .policy import CIFAR10, IMAGENET, AutoAugment
 

@@ -8,7 +8,7 @@ from torch import Tensor
 LEVELS = 256
 
 
-def beside(values: Tensor, images: Tensor) -> Tensor:
+def on_device_of(values: Tensor, images: Tensor) -> Tensor:
     """The values on the device of the images, without waiting for what a GPU still has to do."""
     # CUDA copies an unpinned source aside at once; other devices might read it when it is gone.
     return values.to(images.device, non_blocking=images.is_cuda)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .colour import TABLES, colour, look_up, sharpness
 from .geometric import AFFINE, fetch, shear_x, shear_y
-from .pixels import beside
+from .pixels import on_device_of
 
 SubPolicy = tuple[str, float, int, str, float, int]
 """Operation, probability and magnitude index (0..9); twice."""
@@ -134,7 +134,7 @@ def apply_operations(images: Tensor, operations: Tensor, values: Tensor) -> Tens
     height, width = images.shape[2:]
     order = operations.argsort()
     values = values[order]
-    grouped = images.index_select(0, beside(order, images))
+    grouped = images.index_select(0, on_device_of(order, images))
     starts = torch.bincount(operations + 1, minlength=len(OPERATIONS) + 1).cumsum(0).tolist()
     spans = {name: slice(*starts[i : i + 2]) for i, name in enumerate(OPERATIONS) if starts[i] < starts[i + 1]}
 
@@ -150,4 +150,4 @@ def apply_operations(images: Tensor, operations: Tensor, values: Tensor) -> Tens
     for name, span in spans.items():
         if name in MIXES:
             grouped[span] = MIXES[name](grouped[span], values[span])
-    return grouped.index_select(0, beside(order.argsort(), images))
+    return grouped.index_select(0, on_device_of(order.argsort(), images))

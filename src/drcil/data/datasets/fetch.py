@@ -1,0 +1,161 @@
+"""Downloading a dataset from its home: resumed where it stopped, checked, and only then put in place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from ...errors import UserError
+from ...registry import Registry
+
+Progress = Callable[[int, int | None], None]
+"""(bytes so far, bytes in all if known)"""
+
+_BLOCK = 1 << 20
+_PATIENCE = 30
+"""Seconds without a byte before a connection counts as dead."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A dataset that its authors offer as one tar file."""
+
+    url: str
+    md5: str
+    files: Mapping[str, str]
+    """The files in it that are needed (paths in the archive and in the data directory), and their md5."""
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A dataset that cannot be fetched; the sentence says what to do."""
+
+    sentence: str
+
+
+HOMES: Registry[Archive | ByHand] = Registry("dataset")
+
+
+def fetch(name: str, data_dir: Path, url: str | None = None, progress: Progress | None = None) -> Path:
+    """Make a dataset present in the data directory, and return the folder with its files.
+
+    What is there and right is left alone. ``url``: another place that offers the same archive.
+    """
+    home = HOMES[name]
+    if isinstance(home, ByHand):
+        raise UserError(home.sentence)
+    with _disk_errors_told(data_dir):
+        if not all(_md5(data_dir / file) == md5 for file, md5 in home.files.items()):
+            archive = data_dir / Path(urlsplit(home.url).path).name
+            kept = _md5(archive) == home.md5
+            if not kept:
+                download(url or home.url, archive, home.md5, progress)
+            _extract(archive, data_dir, home.files)
+            if not kept:
+                archive.unlink()
+    return data_dir / Path(os.path.commonpath([str(Path(file).parent) for file in home.files]))
+
+
+def download(url: str, target: Path, md5: str, progress: Progress | None = None) -> None:
+    """Download to ``target.part``, going on from what is already there; it becomes ``target`` once its md5 is right."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UserError(f"'{url}' is not an address to download from; it must begin with http:// or https://")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    if _md5(part) != md5:
+        _receive(url, part, progress)
+    found = _md5(part)
+    if found != md5:
+        part.unlink(missing_ok=True)
+        raise UserError(f"what {url} sent is not the expected file (md5 {found}, expected {md5}); it was thrown away")
+    os.replace(part, target)
+
+
+def _receive(url: str, part: Path, progress: Progress | None) -> None:
+    """Append what the server still has to send; a server that cannot resume sends all of it again."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urlopen(request, timeout=_PATIENCE)
+    except HTTPError as error:
+        if error.code == 416 and have:  # Nothing beyond what is there, and it was not right: begin again.
+            part.unlink()
+            return _receive(url, part, progress)
+        raise UserError(f"{url} cannot be downloaded: the server answered {error.code} {error.reason}") from None
+    except (URLError, OSError, HTTPException) as error:
+        why = error.reason if isinstance(error, URLError) else error
+        raise UserError(f"{url} cannot be reached ({why}); is this machine online?") from None
+    with response:
+        resumed = response.status == 206
+        have = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with open(part, "ab" if resumed else "wb") as file:
+            done = _copy(response, file, have, total, progress)
+    if total is not None and done < total:
+        raise UserError(
+            f"the connection to {url} broke after {done} of {total} bytes; the same command goes on from there"
+        )
+
+
+def _copy(response: IO[bytes], file: IO[bytes], done: int, total: int | None, progress: Progress | None) -> int:
+    while True:
+        try:
+            block = response.read(_BLOCK)
+        except (OSError, HTTPException):
+            block = b""  # A broken connection is an early end, which the caller notices by its length.
+        if not block:
+            return done
+        file.write(block)
+        done += len(block)
+        if progress is not None:
+            progress(done, total)
+
+
+def _extract(archive: Path, folder: Path, files: Mapping[str, str]) -> None:
+    """Put the named members in place, each complete or not at all; no other member is touched."""
+    try:
+        with tarfile.open(archive) as tar:
+            for name, md5 in files.items():
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                part = target.with_name(target.name + ".part")
+                with open(part, "wb") as file:
+                    member = tar.extractfile(name)
+                    while member is not None and (block := member.read(_BLOCK)):
+                        file.write(block)
+                if (found := _md5(part)) != md5:
+                    part.unlink()
+                    raise UserError(f"{name} in {archive} is damaged (md5 {found}, expected {md5})")
+                os.replace(part, target)
+    except (tarfile.TarError, EOFError, KeyError, zlib.error) as error:
+        raise UserError(f"{archive} cannot be unpacked: {error}") from None
+
+
+@contextmanager
+def _disk_errors_told(directory: Path) -> Iterator[None]:
+    """What the disk refuses within the block, as one sentence. The network's errors are told where they arise."""
+    try:
+        yield
+    except OSError as error:
+        # Some errors, such as that of a full disk, do not say which file they are about.
+        raise UserError(f"{error.filename or directory} cannot be used: {error.strerror or error}") from None
+
+
+def _md5(path: Path) -> str | None:
+    """The md5 of a file; None if there is no such file."""
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -1,0 +1,124 @@
+"""``folder:PATH``: a user's own images, one directory per class.
+
+Either ``PATH/train/CLASS/*`` and ``PATH/test/CLASS/*`` (or ``val``, where ``test`` has no class directories), or just
+``PATH/CLASS/*``. In the second case about a fifth of every class is set aside for testing, chosen by a hash of the
+file name, so that a file stays on its side when others are added.
+
+Class names are the directory names, sorted. Files are looked at when the folder is loaded: unreadable ones are left
+out and named in ``skipped`` of the source, and a class left without images is an error. Beyond 100,000 files in
+a split this would take too long to wait for; they are then believed, an unreadable one stops the run when it is read,
+and ``drcil data check`` finds them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UserError
+from ..sources.decode import STANDARD
+from ..sources.filelist import FileList, directory_names
+from ..sources.files import FileSource, damaged
+from ..sources.imageset import ImageSet
+from .dataset import Dataset, DataSpec
+
+SPEC = DataSpec(
+    kind="imagenet",
+    backbone="resnet18",
+    memory="20/class",
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    padding=0,
+    flip=True,
+    augment="basic",
+)
+VERIFY_LIMIT = 100_000
+TEST_SHARE = 0.2
+
+
+def load_folder(path: Path, image_size: int | None = None) -> Dataset:
+    """Your own images, one directory per class. Either of the two layouts will do."""
+    path = path.expanduser().absolute()
+    if not os.path.isdir(path):  # Unlike the path's own method it is never an error.
+        raise UserError(f"folder:{path} is not a directory; give the path of a folder with one directory per class")
+    classes = directory_names(path)
+    if not classes:
+        raise UserError(f"{path} has no class directories; expected PATH/CLASS/images or PATH/train/CLASS/images")
+    size = image_size or STANDARD
+    if "train" in classes and directory_names(path / "train"):
+        training, testing = path / "train", _test_directory(path)
+        classes = _common_classes(training, testing)
+        train, test = image_set(training, classes, size), image_set(testing, classes, size)
+    else:
+        everything = image_set(path, classes, size)
+        aside = _set_aside(everything, classes)
+        train, test = everything.subset(~aside), everything.subset(aside)
+    return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
+
+
+def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
+    """The readable images of these class directories, labelled by position."""
+    files = FileList.scan(root, classes)
+    bad = damaged(files) if len(files) <= VERIFY_LIMIT else {}
+    source = FileSource(files, size, skipped=[files.path(row) for row in bad])
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), files.counts())
+    rows = np.setdiff1d(np.arange(len(files), dtype=np.int64), np.fromiter(bad, dtype=np.int64))
+    images = ImageSet(source, rows, labels[rows])
+    empty = np.flatnonzero(images.counts(len(classes)) == 0)
+    if len(empty):
+        label = int(empty[0])
+        lost = [files.name(row) for row in bad if labels[row] == label]
+        why = f"; unreadable: {_some(lost)}" if lost else ""
+        raise UserError(f"class '{classes[label]}' has no readable image in {root / classes[label]}{why}")
+    return images
+
+
+def _test_directory(path: Path) -> Path:
+    for name in ("test", "val"):
+        if os.path.isdir(path / name) and directory_names(path / name):
+            return path / name
+    raise UserError(f"{path} has train/CLASS but neither test/CLASS nor val/CLASS directories beside it")
+
+
+def _common_classes(train: Path, test: Path) -> list[str]:
+    known, tested = directory_names(train), directory_names(test)
+    for here, there, extra in (
+        (train, test, sorted(set(known) - set(tested))),
+        (test, train, sorted(set(tested) - set(known))),
+    ):
+        if extra:
+            raise UserError(f"classes in {here} that {there} has not: {_some(extra)}; both must have the same classes")
+    return known
+
+
+def _set_aside(images: ImageSet, classes: Sequence[str]) -> np.typing.NDArray[np.bool_]:
+    """Which images are for testing: those whose hash is in the lowest fifth, but never none or all of a class."""
+    assert isinstance(images.source, FileSource)
+    files = images.source.files
+    shares = np.array([_share(files.name(row)) for row in images.rows.tolist()])
+    chosen = shares < TEST_SHARE
+    for label, name in enumerate(classes):
+        own = np.flatnonzero(images.labels == label)
+        if len(own) == 1:
+            raise UserError(
+                f"class '{name}' has a single image, {files.path(int(images.rows[own[0]]))}; "
+                f"it takes two, one to learn from and one to test with"
+            )
+        chosen[own[shares[own].argmin()]] = True
+        chosen[own[shares[own].argmax()]] = False
+    return chosen
+
+
+def _share(name: str) -> float:
+    """A number in [0, 1) that belongs to a file name for ever."""
+    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def _some(names: Sequence[str], limit: int = 5) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

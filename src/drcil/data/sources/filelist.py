@@ -1,0 +1,101 @@
+"""The names of very many files in very little memory: ImageNet's 1.3 million cost about 30 MB."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import UserError
+from .imageset import Int64
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jfif")
+
+
+@dataclass(frozen=True, eq=False)
+class FileList:
+    """Files by row: those of the first directory, then those of the second, and so on.
+
+    Names are kept as one run of bytes with the place where each begins, not as a string each.
+    """
+
+    root: str
+    directories: tuple[str, ...]
+    """Relative to the root."""
+    starts: Int64
+    """The first row of each directory, and the number of rows."""
+    names: bytes
+    offsets: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str], groups: Iterable[tuple[str, Sequence[str]]]) -> FileList:
+        """From pairs of a directory and the names in it."""
+        directories: list[str] = []
+        starts = [0]
+        blobs: list[bytes] = []
+        lengths: list[npt.NDArray[np.uint32]] = [np.zeros(1, dtype=np.uint32)]
+        for directory, names in groups:
+            encoded = [os.fsencode(name) for name in names]
+            directories.append(directory)
+            starts.append(starts[-1] + len(encoded))
+            blobs.append(b"".join(encoded))
+            lengths.append(np.fromiter(map(len, encoded), dtype=np.uint32, count=len(encoded)))
+        offsets = np.cumsum(np.concatenate(lengths), dtype=np.uint32)
+        return cls(os.fspath(root), tuple(directories), np.array(starts, dtype=np.int64), b"".join(blobs), offsets)
+
+    @classmethod
+    def scan(cls, root: str | os.PathLike[str], directories: Sequence[str]) -> FileList:
+        """The image files directly inside these directories, sorted by name."""
+        return cls.of(root, ((directory, image_names(Path(root, directory))) for directory in directories))
+
+    @classmethod
+    def of_paths(cls, paths: Sequence[str | os.PathLike[str]]) -> FileList:
+        """Exactly these files, in this order."""
+        absolute = [os.path.split(os.path.abspath(path)) for path in paths]
+        runs = groupby(absolute, key=lambda pair: pair[0])
+        return cls.of("", ((directory, [name for _, name in run]) for directory, run in runs))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def counts(self) -> Int64:
+        """Files per directory."""
+        return np.diff(self.starts)
+
+    def name(self, row: int) -> str:
+        return os.fsdecode(self.names[self.offsets[row] : self.offsets[row + 1]])
+
+    def path(self, row: int) -> str:
+        directory = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return os.path.join(self.root, self.directories[directory], self.name(row))
+
+    def digest(self) -> str:
+        """Equal for equal lists of names, wherever the root is."""
+        digest = hashlib.blake2b("\0".join(self.directories).encode(errors="surrogateescape"), digest_size=16)
+        for part in (self.starts.tobytes(), self.offsets.tobytes(), self.names):
+            digest.update(part)
+        return digest.hexdigest()
+
+
+def image_names(directory: Path) -> list[str]:
+    """The names of the image files in a directory, sorted; hidden files are left out."""
+    return _names(directory, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
+
+
+def directory_names(directory: Path) -> list[str]:
+    """The names of the directories in a directory, sorted; hidden ones are left out."""
+    return _names(directory, lambda entry: entry.is_dir())
+
+
+def _names(directory: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry))
+    except OSError as error:
+        raise UserError(f"{error.filename or directory} cannot be read: {error.strerror}") from None

@@ -1,0 +1,135 @@
+"""Images on disk: opened when they are read, in whichever process reads them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...errors import UserError
+from ...keys import derive
+from .decode import UNREADABLE, Mode, Pixels, centre_view, damage, random_view, reason, short_side
+from .filelist import FileList
+from .imageset import Int64, Source
+
+_THREADS = 8
+_CHUNK = 64
+
+
+class PictureSource(Source):
+    """Pictures of any size, each brought to ``size`` when it is read. What a row shows depends on key and row alone."""
+
+    def __init__(self, size: int, resize: int | None = None, channels: int = 3) -> None:
+        """``resize``: what the short side is scaled to in the test view (None: see `short_side`)."""
+        if size < 1 or channels not in (1, 3):
+            raise UserError(f"images of {size} pixels and {channels} channels are not possible; give 1 or 3 channels")
+        self.size = size
+        self.resize = max(size, resize or short_side(size))
+        self.channels = channels
+        self.mode: Mode = "RGB" if channels == 3 else "L"
+
+    @abstractmethod
+    def picture(self, row: int) -> Image.Image:
+        """The picture of a row, which need not be decoded yet."""
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """What to call a row in an error."""
+
+    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+        pixels = np.empty((len(rows), self.size, self.size, self.channels), dtype=np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            try:
+                pixels[place] = self.view(row, key)
+            except UNREADABLE as error:
+                why = f"cannot be read as an image ({reason(error)})"
+                raise UserError(f"{self.name(row)} {why}; 'drcil data check' lists all such files") from error
+        # Channels are taken apart all at once, and by numpy: per image, and in torch, it takes several times as long.
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+    def view(self, row: int, key: int | None) -> Pixels:
+        """One image, as (size, size, channels)."""
+        with self.picture(row) as picture:
+            return self.shown(picture, row, key)
+
+    def shown(self, picture: Image.Image, row: int, key: int | None) -> Pixels:
+        """What is seen of the picture of a row."""
+        if key is None:
+            view = centre_view(picture, self.size, self.resize, self.mode)
+            return np.asarray(view).reshape(self.size, self.size, self.channels)
+        return random_view(picture, self.size, Random(derive(key, row)), self.mode)
+
+
+class FileSource(PictureSource):
+    """The files of a list. ``skipped`` names those found unreadable: they keep their row, but no image set has it."""
+
+    def __init__(
+        self,
+        files: FileList,
+        size: int,
+        resize: int | None = None,
+        channels: int = 3,
+        skipped: Iterable[str] = (),
+    ) -> None:
+        super().__init__(size, resize, channels)
+        self.files = files
+        self.skipped = tuple(skipped)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def picture(self, row: int) -> Image.Image:
+        return Image.open(self.files.path(row))
+
+    def name(self, row: int) -> str:
+        return self.files.path(row)
+
+    def describe(self) -> dict[str, Any]:
+        """Root, directories and a digest of the names; without a root, every path."""
+        view = {"kind": "files", "size": self.size, "resize": self.resize, "channels": self.channels}
+        files = self.files
+        if not files.root:
+            return {**view, "paths": [files.path(row) for row in range(len(files))]}
+        return {**view, "root": files.root, "directories": list(files.directories), "digest": files.digest()}
+
+    @classmethod
+    def found(cls, description: dict[str, Any]) -> FileSource:
+        """The source a description tells of, if its files are still what they were."""
+        if "paths" in description:
+            files = FileList.of_paths(description["paths"])
+        else:
+            try:
+                files = FileList.scan(description["root"], description["directories"])
+            except UserError as error:
+                raise UserError(f"the images of {description['root']} are gone: {error}") from None
+            if files.digest() != description["digest"]:
+                raise UserError(
+                    f"the files in {description['root']} are not the ones they were: "
+                    f"images were added, removed or renamed since"
+                )
+        return cls(files, description["size"], description["resize"], description["channels"])
+
+
+def damaged(
+    files: FileList, thorough: bool = False, progress: Callable[[int, int], None] | None = None
+) -> dict[int, str]:
+    """The rows that cannot be read, and why. ``progress`` hears of files done and files in all."""
+
+    def look(start: int) -> list[tuple[int, str]]:
+        rows = range(start, min(start + _CHUNK, len(files)))
+        return [(row, why) for row in rows if (why := damage(files.path(row), thorough)) is not None]
+
+    found: dict[int, str] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for done, bad in enumerate(threads.map(look, range(0, len(files), _CHUNK)), start=1):
+            found.update(bad)
+            if progress is not None:
+                progress(min(done * _CHUNK, len(files)), len(files))
+    return found

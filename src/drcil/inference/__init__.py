@@ -1,0 +1,1 @@
+"""Looking at images through nets that are not being trained."""

@@ -1,0 +1,1 @@
+"""Models: the directory format, and reading what others published."""

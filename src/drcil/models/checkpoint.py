@@ -1,0 +1,213 @@
+"""The weights that the authors of DRC published for CIFAR-100, read from their ``.pth.tar`` files into models.
+
+A file holds a ``state_dict``, the ``task`` after which it was written (counted from 0) and the ``seed`` of the class
+order. In the ``state_dict``, ``convnet.*`` is a ResNet-32, ``BHO.*`` and ``BHN.*`` are the old and the new branch, each
+a whole batch normalisation, and ``fc.*`` is the classifier. How many classes a task brought is not said: they are the
+rows of the classifier divided by the tasks.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.datasets.cifar100 import SIZE, SPEC
+from ..data.sources.imageset import ImageShape
+from ..errors import UserError
+from ..learner import Learner
+from ..methods.maf import Maf
+from ..methods.parts import Number
+from ..nets.net import Net
+from ..streams.budget import Budget
+from ..streams.protocols import class_order
+from .model import STATE
+
+METHOD = "mafdrc-official"
+UNUSED = frozenset({"convnet.fc.weight", "convnet.fc.bias"})
+"""A linear layer that the published backbone carries along and never calls."""
+_OLD, _NEW = "BHO.", "BHN."
+_LAYERS = {
+    "backbone.stem.conv": "convnet.conv_1_3x3",
+    "backbone.stem.norm": "convnet.bn_1",
+    "head.branches.norm": "BHN",
+    "head.classifier": "fc",
+}
+_BLOCK = re.compile(r"backbone\.stages\.(?P<stage>\d+)\.(?P<block>\d+)\.(?P<half>first|second)\.(?P<kind>conv|norm)")
+_BRANCHES = {f"head.branches.{age}_": prefix for age, prefix in (("old", _OLD), ("new", _NEW))}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What one file says."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    task: int
+    """Counted from 1."""
+    order_seed: int
+
+    @property
+    def classes(self) -> int:
+        return len(self.tensors["fc.weight"])
+
+
+def import_all(paths: Sequence[Path], out: Path) -> list[Path]:
+    """Write models: of one checkpoint as ``out``, of several as ``out/task01``, …; none unless all can be read."""
+    learners = [import_checkpoint(path) for path in paths]
+    if len(paths) == 1:
+        places = [out]
+    elif (out / STATE).is_file():
+        raise UserError(f"{out} is a model itself; choose another place for several")
+    else:
+        places = [out / f"task{len(learner.sizes):02d}" for learner in learners]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise UserError(f"{path} is not the only checkpoint given of {place.name}; give one of each task")
+        if place.exists():
+            raise UserError(f"{place} is already there; choose another --out, or remove it first")
+    for learner, place in zip(learners, places, strict=True):
+        learner.save(place)
+    return places
+
+
+def import_checkpoint(path: Path) -> Learner:
+    """The model in a published checkpoint, ready to predict. Its memory is empty: exemplars were not published."""
+    checkpoint = read_checkpoint(path)
+    learner = Learner(METHOD, device="cpu")
+    learner.start(SPEC, ImageShape(channels=3, size=SIZE, in_memory=True), Budget.parse(SPEC.memory))
+    assert isinstance(learner.method, Maf)
+    learner.sizes = (checkpoint.classes // checkpoint.task,) * checkpoint.task
+    learner.classes = _class_names(checkpoint)
+    net = learner.method.new_net(learner.method.new_head)
+    for new_classes in learner.sizes:
+        net.head.grow(new_classes)
+    _fill(net, checkpoint)
+    learner.method.parts["net"] = net.eval()
+    if checkpoint.task == 1:
+        learner.method.parts["untrained"] = Number(_untrained_scale(checkpoint))
+    return learner
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The file's content, of which task, seed and the number of classes make sense together."""
+    content = _load(path)
+    tensors = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise UserError(f"{path} is not a published checkpoint: it has no 'state_dict' of tensors")
+    task, seed = _number(path, content, "task"), _number(path, content, "seed")
+    weight = tensors.get("fc.weight")
+    if weight is None:
+        raise UserError(f"{path} is not a published checkpoint: fc.weight is missing")
+    rows = len(weight) if weight.ndim else 0
+    if rows < 1 or rows % (task + 1):
+        raise UserError(f"{path} has {rows} classes, which cannot be the classes of {task + 1} tasks of equal size")
+    return Checkpoint(path, dict(tensors), task + 1, seed)
+
+
+def published_name(own: str) -> str:
+    """What the authors' program calls one of our net's tensors.
+
+    >>> published_name("backbone.stages.0.4.second.norm.running_var")
+    'convnet.stage_1.4.bn_b.running_var'
+    >>> published_name("head.branches.old_scale")
+    'BHO.weight'
+    """
+    for prefix, branch in _BRANCHES.items():
+        if own.startswith(prefix):
+            return branch + {"scale": "weight", "shift": "bias"}[own.removeprefix(prefix)]
+    layer, _, tensor = own.rpartition(".")
+    block = _BLOCK.fullmatch(layer)
+    if block is None:
+        return f"{_LAYERS[layer]}.{tensor}"
+    kind, half = {"conv": "conv", "norm": "bn"}[block["kind"]], {"first": "a", "second": "b"}[block["half"]]
+    return f"convnet.stage_{int(block['stage']) + 1}.{block['block']}.{kind}_{half}.{tensor}"
+
+
+def _load(path: Path) -> Any:
+    """The tensors and plain values of a file whose checksums are right. Nothing else is ever unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
+        raise UserError(f"{path} is not a checkpoint, or it has been cut short: it is no whole zip archive") from None
+    if damaged is not None:
+        raise UserError(f"{path} is damaged: the checksum of {damaged} in it is wrong")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise UserError(f"{path} is refused: it holds Python objects other than tensors and plain values") from None
+    except Exception:  # a pickle of anything can fail in any way
+        raise UserError(f"{path} is not a checkpoint: it is a zip archive of something else") from None
+
+
+def _number(path: Path, content: Mapping[str, Any], name: str) -> int:
+    value = content.get(name)
+    if type(value) is not int or value < 0:
+        raise UserError(f"{path} is not a published checkpoint: its '{name}' is {value!r}, not a number from 0 on")
+    return value
+
+
+def _class_names(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The classes learnt, in the order that the checkpoint's seed draws."""
+    names = files("drcil.data.datasets").joinpath("lists", "cifar100.txt").read_text(encoding="utf-8").split()
+    if checkpoint.classes > len(names):
+        raise UserError(f"{checkpoint.path} has {checkpoint.classes} classes, but CIFAR-100 has only {len(names)}")
+    order = class_order(len(names), checkpoint.order_seed)
+    return tuple(names[label] for label in order[: checkpoint.classes])
+
+
+def _fill(net: Net, checkpoint: Checkpoint) -> None:
+    """Put the published tensors into a net of the right shape."""
+    own, given = net.state_dict(), checkpoint.tensors
+    past = {name for name in own if published_name(name).startswith(_OLD)}
+    shapes = {published_name(name): tensor.shape for name, tensor in own.items() if name not in past}
+    shapes |= {_OLD + name.removeprefix(_NEW): shape for name, shape in shapes.items() if name.startswith(_NEW)}
+    _check(checkpoint, shapes)
+    state = {name: given[published_name(name)] for name in own if name not in past}
+    for name in past:
+        # At task 1 there is no past: what the file calls the old branch has never been trained.
+        state[name] = own[name] if checkpoint.task == 1 else given[published_name(name)].unsqueeze(0)
+    net.load_state_dict(state)
+
+
+def _check(checkpoint: Checkpoint, shapes: Mapping[str, torch.Size]) -> None:
+    path, given = checkpoint.path, checkpoint.tensors
+    missing = [name for name in shapes if name not in given]
+    if missing:
+        raise UserError(f"{path} is not a published CIFAR-100 checkpoint: {_named(missing)} missing")
+    strange = [name for name in given if name not in shapes and name not in UNUSED]
+    if strange:
+        raise UserError(f"{path} is not a published CIFAR-100 checkpoint: {_named(strange)} not expected")
+    for name, shape in shapes.items():
+        if given[name].shape != shape:
+            raise UserError(f"{path}: {name} has shape {list(given[name].shape)}, but {list(shape)} is expected")
+    for name in ("running_mean", "running_var"):
+        if not torch.equal(given[_OLD + name], given[_NEW + name]):
+            raise UserError(
+                f"{path}: {_OLD}{name} and {_NEW}{name} differ, but both branches see the same maps and must agree"
+            )
+
+
+def _untrained_scale(checkpoint: Checkpoint) -> float:
+    """What weight decay left of the old branch in the course of task 1: one scale for all channels, and no shift."""
+    scale, shift = checkpoint.tensors["BHO.weight"], checkpoint.tensors["BHO.bias"]
+    if not torch.equal(scale, scale[:1].expand_as(scale)) or shift.any():
+        raise UserError(f"{checkpoint.path} says that it is of task 1, but its old branch (BHO) has been trained")
+    return float(scale[0])
+
+
+def _named(names: list[str]) -> str:
+    """``a is``, or ``a (and 2 more) are``."""
+    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more) are"

@@ -1,0 +1,1 @@
+"""Streams: datasets cut into tasks, with a memory of what came before."""

@@ -1,0 +1,72 @@
+"""The rehearsal memory: how many images of old classes may be kept, and which ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.sources.imageset import ImageSet, Int64, Source, empty_like
+from ..errors import UserError
+from .budget import Budget
+from .herding import herd
+
+
+class Memory:
+    """The exemplars kept so far, by class and within a class in order of choice."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.images: ImageSet | None = None
+        """None until a task has been learnt."""
+
+    def update(self, new: ImageSet, total_classes: int, features: Callable[[ImageSet], Tensor]) -> None:
+        """Close a task: cut every old class to the quota of ``total_classes``, then choose from the new images.
+
+        Old classes keep their first exemplars; they are never chosen again. ``features`` answers one
+        row for each image it is given; it is asked once, for all new images, and not at all where no choice is made.
+        """
+        old = empty_like(new) if self.images is None else self.images
+        if len(old) and len(new) and new.labels.min() <= old.labels.max():
+            raise ValueError(f"label {new.labels.min()} is new, but the memory has labels up to {old.labels.max()}")
+        quota = self.budget.quota(total_classes)
+        if quota is None:
+            chosen = new.subset(np.argsort(new.labels, kind="stable"))
+        else:
+            old, chosen = first_of_each_class(old, quota), _herded(new, quota, features)
+        self.images = old.join(chosen)
+
+    @property
+    def rows(self) -> Int64:
+        """Which images of the source are kept; with ``labels``, what ``restore`` needs."""
+        return np.zeros(0, dtype=np.int64) if self.images is None else self.images.rows
+
+    @property
+    def labels(self) -> Int64:
+        return np.zeros(0, dtype=np.int64) if self.images is None else self.images.labels
+
+    def restore(self, source: Source, rows: Int64, labels: Int64) -> None:
+        """Put back what ``rows`` and ``labels`` said, given the source they referred to."""
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
+            raise UserError(
+                f"the memory refers to images {rows.min()} to {rows.max()}, but the data has {len(source)} images: "
+                "it is not the data this memory was made from"
+            )
+        self.images = ImageSet(source, rows.astype(np.int64), labels.astype(np.int64))
+
+
+def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
+    """The first ``quota`` images of every class of a set that is sorted by label."""
+    rank = np.arange(len(images)) - np.searchsorted(images.labels, images.labels)
+    return images.subset(rank < quota)
+
+
+def _herded(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
+    """``quota`` images of every class, by class and in order of choice."""
+    if quota == 0 or not len(images):
+        return empty_like(images)
+    vectors = features(images).cpu()
+    of_class = [np.flatnonzero(images.labels == label) for label in np.unique(images.labels)]
+    return images.subset(np.concatenate([at[herd(vectors[torch.from_numpy(at)], quota).numpy()] for at in of_class]))

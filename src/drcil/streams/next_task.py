@@ -1,0 +1,75 @@
+"""The next task of a learner: what it must be, and how a user's own images with a class name each become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.datasets.dataset import DataSpec
+from ..data.sources.imageset import ImageSet, ImageShape, Source, empty_like
+from ..errors import UserError
+from .budget import Budget
+from .stream import Task
+
+
+def require_next(task: Task, sizes: Sequence[int], known: Sequence[str], shape: ImageShape) -> None:
+    """The task must follow those of ``sizes``, with classes that are not ``known`` yet, in images of this shape."""
+    if task.number != len(sizes) + 1:
+        raise UserError(f"the next task to learn is number {len(sizes) + 1}, not {task.number}")
+    if task.sizes[:-1] != tuple(sizes):
+        raise UserError(
+            f"the task is of a stream whose earlier tasks have {_listed(task.sizes[:-1])} classes, but the learner has "
+            f"learnt tasks of {_listed(sizes)}"
+        )
+    again = sorted(set(task.classes) & set(known))
+    if again:
+        raise UserError(f"class '{again[0]}' has already been learnt; a task brings classes that are new")
+    given = ImageShape.of(task.new.source)
+    if str(given) != str(shape):
+        raise UserError(
+            f"the task has images of {given} (channels, height, width), but the learner was made for {shape}"
+        )
+
+
+def next_task(
+    source: Source, names: Sequence[Any], sizes: Sequence[int], known: Sequence[str], budget: Budget, spec: DataSpec
+) -> Task:
+    """The task that follows those of ``sizes``, which brought the ``known`` classes. It has no test images.
+
+    New classes are numbered in order of appearance.
+    """
+    classes = tuple(dict.fromkeys(str(name) for name in names))
+    numbers = {name: number for number, name in enumerate([*known, *classes])}
+    new = _labelled(source, names, numbers)
+    return Task(
+        number=len(sizes) + 1,
+        classes=classes,
+        sizes=(*sizes, len(classes)),
+        new=new,
+        test=empty_like(new),
+        validation=None,
+        memory=empty_like(new),
+        budget=budget,
+        spec=spec,
+    )
+
+
+def named_images(source: Source, names: Sequence[Any], known: Sequence[str]) -> ImageSet:
+    """The images, labelled by the positions of their names among the ``known`` classes."""
+    strange = sorted({str(name) for name in names} - set(known))
+    if strange:
+        raise UserError(f"class '{strange[0]}' has not been learnt; known: {', '.join(known)}")
+    return _labelled(source, names, {name: number for number, name in enumerate(known)})
+
+
+def _labelled(source: Source, names: Sequence[Any], numbers: Mapping[str, int]) -> ImageSet:
+    if len(names) != len(source) or not len(source):
+        raise UserError(f"every image needs one class name, but {len(source)} images came with {len(names)} names")
+    labels = np.array([numbers[str(name)] for name in names], dtype=np.int64)
+    return ImageSet(source, np.arange(len(source), dtype=np.int64), labels)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))

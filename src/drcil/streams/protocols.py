@@ -1,0 +1,138 @@
+"""Protocols: how a dataset is cut into tasks, in which class order, with which memory. Names and settings only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+
+ORDER_SEED = 1993
+"""Of the class order, unless another is asked for."""
+_NAME = re.compile(
+    r"(?P<dataset>.+)-(?:b(?P<first>0|[1-9][0-9]*)-(?P<steps>[1-9][0-9]*)"
+    r"|(?P<base>[1-9][0-9]*)/(?P<step_size>[1-9][0-9]*))",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How a dataset is cut: a base of classes, then steps, given by their number or by their size."""
+
+    dataset: str
+    base: int
+    """Classes of the first task; 0: as many as in the other tasks, and it counts as a step."""
+    steps: int = 0
+    step_size: int = 0
+    """Of these two one is given; the other is 0 and follows from the dataset."""
+
+    def __post_init__(self) -> None:
+        if (self.steps > 0) == (self.step_size > 0) or self.base < (self.step_size > 0):
+            raise ValueError(f"{self} must have a number of steps, or a step size and a base")
+
+    def sizes(self, classes: int) -> tuple[int, ...]:
+        """The number of classes of each task, for a dataset of this many classes."""
+        if self.base > classes or (self.steps and self.base == classes):
+            raise UserError(
+                f"stream '{stream_name(self)}' starts with {self.base} classes, but the dataset has {classes} in all: "
+                "choose a smaller base, or 'b0' for tasks of equal size"
+            )
+        step = self.step_size or self._step_size(classes - self.base)
+        sizes = [self.base or step]
+        while sum(sizes) + step < classes:
+            sizes.append(step)
+        if sum(sizes) < classes:
+            sizes.append(classes - sum(sizes))
+        return tuple(sizes)
+
+    def large_base(self, classes: int) -> bool:
+        """Whether it begins with more classes than a step brings. Equal tasks do not, even if the last is smaller."""
+        return self.base > (self.step_size or self._step_size(classes - self.base))
+
+    def _step_size(self, classes: int) -> int:
+        """⌈classes / steps⌉, provided that steps of this size are as many as were asked for."""
+        possible = {-(-classes // size) for size in range(1, classes + 1)}
+        if self.steps not in possible:
+            nearest = sorted(sorted(possible, key=lambda steps: abs(steps - self.steps))[:6])
+            raise UserError(
+                f"stream '{stream_name(self)}' cannot be made: {classes} classes do not divide into {self.steps} steps "
+                f"of equal size (only the last may be smaller); near it, these work: {', '.join(map(str, nearest))}"
+            )
+        return -(-classes // self.steps)
+
+
+def parse_stream(name: str) -> StreamSettings:
+    """The settings behind a name: ``cifar100-b0-10`` (ten tasks), ``cifar100-b50-5`` (50 classes, then five steps),
+    ``cifar100-50/10`` (50 classes, then ten at a time), ``folder:PATH-b0-4``."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise UserError(
+            f"stream '{name}' is not of the form DATASET-b0-TASKS, DATASET-b50-STEPS or DATASET-BASE/STEP, "
+            "such as cifar100-b0-10, cifar100-b50-5 or cifar100-50/10"
+        )
+    if match["steps"]:
+        return StreamSettings(match["dataset"], base=int(match["first"]), steps=int(match["steps"]))
+    return StreamSettings(match["dataset"], base=int(match["base"]), step_size=int(match["step_size"]))
+
+
+def stream_name(settings: StreamSettings) -> str:
+    """The name that ``parse_stream`` reads as these settings."""
+    if settings.steps:
+        return f"{settings.dataset}-b{settings.base}-{settings.steps}"
+    return f"{settings.dataset}-{settings.base}/{settings.step_size}"
+
+
+def class_order(classes: int, seed: int) -> tuple[int, ...]:
+    """The order in which a seed presents the classes: numpy's legacy permutation, as the field's programs draw it."""
+    if not 0 <= seed < 2**32:
+        raise UserError(f"order seed {seed} is not usable: give a number from 0 to {2**32 - 1}")
+    return tuple(np.random.RandomState(seed).permutation(classes).tolist())
+
+
+class StandardStream(NamedTuple):
+    """A stream of the literature, as ``drcil list streams`` shows it."""
+
+    name: str
+    classes: int
+    tasks: int
+    memory: str
+    description: str
+
+
+_CUTS = ("b0-5", "b0-10", "b0-20", "b50-5", "b50-10", "b50-25")
+_STANDARD = {
+    "digits": (10, "30", ("b0-5",)),
+    "cifar100": (100, "2000", _CUTS),
+    "imagenet100": (100, "2000", _CUTS),
+    "imagenet100-first": (100, "2000", _CUTS),
+    "imagenet1000": (1000, "20000", ("b0-10",)),
+}
+"""Classes, memory and cuts of the datasets with standard streams."""
+
+
+def standard_streams() -> list[StandardStream]:
+    """The streams that results are published on, and the one that needs no download. No data is loaded."""
+    streams = []
+    for dataset, (classes, total, cuts) in _STANDARD.items():
+        for cut in cuts:
+            name = f"{dataset}-{cut}"
+            settings = parse_stream(name)
+            sizes = settings.sizes(classes)
+            text = f"{len(sizes)} tasks of {sizes[0]} classes"
+            if settings.large_base(classes):
+                text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
+            streams.append(StandardStream(name, classes, len(sizes), protocol_memory(settings, classes, total), text))
+    return streams
+
+
+def protocol_memory(settings: StreamSettings, classes: int, total: str) -> str:
+    """The published protocols keep 20 images per class after a large base; else the dataset says.
+
+    Digits and a user's own folder are not published benchmarks: there the dataset always says.
+    """
+    published = settings.dataset != "digits" and not settings.dataset.startswith("folder:")
+    return "20/class" if published and settings.large_base(classes) else total

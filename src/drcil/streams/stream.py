@@ -1,0 +1,202 @@
+"""Streams: a dataset cut into tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from ..data.datasets.dataset import Dataset, DataSpec
+from ..data.sources.imageset import ImageSet, Int64, empty_like
+from ..errors import UserError, unknown
+from ..keys import numpy_generator
+from .budget import Budget
+from .protocols import ORDER_SEED, class_order, parse_stream, protocol_memory
+
+
+@dataclass(frozen=True)
+class Task:
+    """One step of a stream: new classes to learn, and what there is to learn them with.
+
+    Labels are positions in the stream's order: the i-th new class has label ``old + i``.
+    """
+
+    number: int
+    """Counted from 1."""
+    classes: tuple[str, ...]
+    """The names of the new classes."""
+    sizes: tuple[int, ...]
+    """The number of classes of every task so far, this one included."""
+    new: ImageSet
+    """The training images of the new classes."""
+    test: ImageSet
+    """The test images of all classes seen, this task's included."""
+    validation: ImageSet | None
+    """The held-out share of the new classes' training images, if the stream has one."""
+    memory: ImageSet
+    """The exemplars of old classes at the task's start. A stream leaves it empty; who learns fills it."""
+    budget: Budget
+    spec: DataSpec
+    """What kind of images these are."""
+    large_base: bool = False
+    """Whether the stream began with more classes than its other tasks bring."""
+
+    @property
+    def old(self) -> int:
+        """K: the classes before this task."""
+        return sum(self.sizes[:-1])
+
+    @property
+    def total(self) -> int:
+        """N: the classes seen, this task's included."""
+        return sum(self.sizes)
+
+
+class Stream:
+    """A dataset cut into tasks, in order. Tasks share the dataset's pixels; making one copies only numbers."""
+
+    def __init__(
+        self,
+        name: str,
+        dataset: Dataset,
+        order: Sequence[int],
+        sizes: Sequence[int],
+        budget: Budget,
+        held_out: Int64,
+        large_base: bool = False,
+    ) -> None:
+        """``held_out`` are the positions in the training images that are kept for validation."""
+        self.name = name
+        self.dataset = dataset
+        self.order = tuple(order)
+        self.sizes = tuple(sizes)
+        self.classes = tuple(dataset.classes[label] for label in order)
+        self.budget = budget
+        self.large_base = large_base
+        held = np.zeros(len(dataset.train), dtype=np.bool_)
+        held[held_out] = True
+        self._train = _in_order(dataset.train.subset(~held), self.order)
+        self._validation = _in_order(dataset.train.subset(held), self.order) if held.any() else None
+        self._test = _in_order(dataset.test, self.order)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (self.task(number) for number in range(1, len(self) + 1))
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        """``stream[0]`` is task 1; ``stream[:2]`` are tasks 1 and 2."""
+        numbers = range(1, len(self) + 1)[index]
+        return self.task(numbers) if isinstance(numbers, int) else [self.task(number) for number in numbers]
+
+    def task(self, number: int) -> Task:
+        """The task of this number, from 1."""
+        if not 1 <= number <= len(self):
+            raise UserError(f"stream '{self.name}' has tasks 1 to {len(self)}; there is no task {number}")
+        sizes = self.sizes[:number]
+        old, total = sum(sizes[:-1]), sum(sizes)
+        new = _between(self._train, old, total)
+        return Task(
+            number=number,
+            classes=self.classes[old:total],
+            sizes=sizes,
+            new=new,
+            test=_between(self._test, 0, total),
+            validation=None if self._validation is None else _between(self._validation, old, total),
+            memory=empty_like(new),
+            budget=self.budget,
+            spec=self.dataset.spec,
+            large_base=self.large_base,
+        )
+
+
+def make_stream(
+    name: str,
+    dataset: Dataset | None = None,
+    *,
+    data_dir: Path | None = None,
+    image_size: int | None = None,
+    order_seed: int = ORDER_SEED,
+    order: Sequence[int | str] | None = None,
+    memory: str | None = None,
+    validation: float = 0.0,
+) -> Stream:
+    """The stream of this name, from the dataset of that name or from the one given in its place.
+
+    ``order`` (class numbers or names) takes precedence over the order that ``order_seed`` draws; ``memory`` over the
+    protocol's budget; ``validation`` is the share of every class's training images to hold out.
+    """
+    settings = parse_stream(name)
+    if dataset is None:
+        from ..data.datasets.load import load_dataset
+
+        dataset = load_dataset(settings.dataset, data_dir, image_size)
+    classes = len(dataset.classes)
+    return Stream(
+        name,
+        dataset,
+        order=class_order(classes, order_seed) if order is None else _given_order(order, dataset.classes),
+        sizes=settings.sizes(classes),
+        budget=Budget.parse(memory or protocol_memory(settings, classes, dataset.spec.memory)),
+        held_out=_held_out(dataset, validation, order_seed),
+        large_base=settings.large_base(classes),
+    )
+
+
+def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:
+    """Class numbers from a mixture of numbers and names that must have every class once."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for entry in order:
+        if isinstance(entry, str) and entry not in numbers:
+            raise unknown("class", entry, classes)
+    chosen = [numbers[entry] if isinstance(entry, str) else int(entry) for entry in order]
+    times = Counter(chosen)
+    for number in (*range(len(classes)), *chosen):
+        if times[number] != 1 or number not in range(len(classes)):
+            raise UserError(
+                f"the class order must have every class (0 to {len(classes) - 1}, or their names) exactly once, and "
+                f"nothing else; it has class {number} {times[number]} times"
+            )
+    return tuple(chosen)
+
+
+def _held_out(dataset: Dataset, share: float, seed: int) -> Int64:
+    """Positions of the validation images: this share of every class, rounded half to even, keyed by class and seed."""
+    if not 0 <= share < 1:
+        raise UserError(f"a validation share of {share} is not usable: give a number from 0 up to, not including, 1")
+    chosen = [np.zeros(0, dtype=np.int64)]
+    for label, name in enumerate(dataset.classes if share else ()):
+        images = np.flatnonzero(dataset.train.labels == label)
+        count = round(len(images) * share)
+        if not 0 < count < len(images):
+            lacking = "validation" if count == 0 else "training"
+            raise UserError(
+                f"a validation share of {share} leaves class '{name}', which has {len(images)} training images, "
+                f"without a {lacking} image: give another share, or 0 for no validation"
+            )
+        chosen.append(numpy_generator("validation", seed, label).permutation(images)[:count])
+    return np.concatenate(chosen)
+
+
+def _in_order(images: ImageSet, order: tuple[int, ...]) -> ImageSet:
+    """Labels become positions in the order, and the images are sorted by them."""
+    positions = np.argsort(np.array(order))[images.labels]
+    by_class = np.argsort(positions, kind="stable")
+    return images.relabel(positions).subset(by_class)
+
+
+def _between(images: ImageSet, first: int, end: int) -> ImageSet:
+    """The images with labels first..end-1 of a set that is sorted by label."""
+    start, stop = np.searchsorted(images.labels, [first, end])
+    return images.subset(np.arange(start, stop))

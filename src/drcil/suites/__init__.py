@@ -1,0 +1,1 @@
+"""Many runs: comparisons, and the processes that carry them out."""

@@ -1,0 +1,77 @@
+"""Where a run in another process stands, from the event log that it writes."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..report.forecast import Forecast
+from ..report.progress import duration
+from ..runs.run import EVENTS
+from ..train.events import EpochDone, StageDone, StageStarted, StepDone
+
+
+class Follower:
+    """Reads what is added to a run's event log. What earlier processes wrote is passed over."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / EVENTS
+        self._read = self._path.stat().st_size if self._path.exists() else 0
+        self._forecast = Forecast([])
+        self._now = time.time()
+        """Of the last event: between two of them nothing is known to have been done."""
+        self._place = "starting"
+        self._epochs, self._images = 0, 0
+
+    def finished(self) -> list[str]:
+        """The tasks that were finished since the last look, in words."""
+        numbers = [entry["task"] for entry in self._entries() if self._take(entry)]
+        return [f"task {number}/{self._forecast.tasks} done{self._left()}" for number in numbers]
+
+    def __str__(self) -> str:
+        """Task, stage, epoch and the time left, as far as they are known."""
+        return f"{self._place}{self._left()}"
+
+    def _left(self) -> str:
+        left = self._forecast.seconds_left()
+        return f", about {duration(max(0.0, left - (time.time() - self._now)))} left" if left else ""
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """The lines that are new and whole."""
+        if not self._path.exists():
+            return []
+        with open(self._path, "rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole + newline)
+        entries = []
+        for line in whole.splitlines():
+            with suppress(ValueError):  # One that a kill cut short.
+                entries.append(json.loads(line))
+        return entries
+
+    def _take(self, entry: dict[str, Any]) -> bool:
+        """Understand one event; whether it ends a task."""
+        self._now, kind = entry.pop("time"), entry.pop("event")
+        if kind == "Started":
+            self._forecast = Forecast(entry["work"], clock=lambda: self._now)
+        elif kind == "StageStarted":
+            stage = StageStarted(**entry)
+            self._epochs, self._images = stage.epochs, stage.images
+            self._forecast(stage)
+            self._put(stage.task, stage.stage, stage.first_epoch)
+        elif kind == "EpochDone":
+            epoch = EpochDone(**entry)
+            # The log has no steps: an epoch counts as one.
+            self._forecast(StepDone(epoch.task, epoch.stage, epoch.epoch, self._images, None))
+            self._forecast(epoch)
+            self._put(epoch.task, epoch.stage, min(epoch.epoch + 1, self._epochs - 1))
+        elif kind == "StageDone":
+            self._forecast(StageDone(**entry))
+        return bool(kind == "TaskDone")
+
+    def _put(self, task: int, stage: str, epoch: int) -> None:
+        self._place = f"task {task}/{self._forecast.tasks} {stage}, epoch {epoch + 1}/{self._epochs}"
