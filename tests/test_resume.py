@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from drcil.disk import locked, read_tensors
 from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.resolve import setting_keys
+from drcil.methods.spec import register_preset
 from drcil.runs.run import Run, TaskReport
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
@@ -238,6 +240,40 @@ def test_a_snapshot_of_other_settings_is_ignored_also_in_the_first_task(tmp_path
     Run.open(run.directory).go()
     make_run(tmp_path / "plain", "replay", tasks=1, augment="none").go()
     assert_same(outcome(run.directory), outcome(tmp_path / "plain"))
+
+
+@pytest.fixture
+def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The recipe of a method ``own``, PODNet by another name, in a file outside the package."""
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(files("drcil.recipes").joinpath("podnet.toml").read_text())
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
+    register_preset("own", METHODS["podnet"].build, summary="Own", paper="None", year=2026, recipe=recipe)
+    return recipe
+
+
+def change_margin(recipe: Path) -> None:
+    before = recipe.read_text()
+    assert before.count("margin = 0.6") == 1
+    recipe.write_text(before.replace("margin = 0.6", "margin = 0.1"))
+
+
+def test_a_snapshot_of_another_recipe_is_ignored_in_the_first_task(own_recipe: Path, tmp_path: Path) -> None:
+    """The margin of the loss shows neither in what a stage begins with nor in ``config.toml``."""
+    run = make_run(tmp_path / "run", "own", tasks=1)
+    Watch().session(run.directory, (StepDone, 1, 3))
+    change_margin(own_recipe)
+    Run.open(run.directory).go()
+    make_run(tmp_path / "anew", "own", tasks=1).go()
+    assert_same(outcome(run.directory), outcome(tmp_path / "anew"))
+
+
+def test_a_recipe_cannot_change_once_a_task_is_learnt(own_recipe: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "own")
+    Watch().session(run.directory, (StepDone, 2, 2))
+    change_margin(own_recipe)
+    with pytest.raises(UserError, match=r"cannot go on: 'margin' .* is not what it was when task 1 was learnt"):
+        Run.open(run.directory).go()
 
 
 def test_evaluation_in_between_and_the_global_generators_make_no_difference(tmp_path: Path) -> None:

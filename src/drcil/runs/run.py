@@ -37,6 +37,8 @@ from ..disk import (
 )
 from ..errors import UserError
 from ..learner import Learner
+from ..methods import METHODS
+from ..methods.resolve import resolve_settings
 from ..metrics import Metrics, TaskPrediction, measure
 from ..models.model import ModelState, fill, fill_memory, parse_state, read_state, write_model
 from ..streams.stream import Stream, make_stream
@@ -158,7 +160,8 @@ class Run:
     def _learner(self, stream: Stream, digest: str, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        choices = {**own.choices(), DATA_DIGEST: digest}
+        settings = resolve_settings(METHODS[own.method], stream.dataset.spec.kind, own.settings, own.epochs_scale)
+        choices = {**own.choices(), "resolved": settings.model_dump(mode="json"), DATA_DIGEST: digest}
         journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, choices)
         learner = start_learner(own, stream, listener, journal)
         done = self.finished_tasks()
