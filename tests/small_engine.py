@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from drcil.nets.output import Output
 from drcil.schedules import Schedule
 from drcil.stages import Batch, Losses, Stage, Term
 from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
+from drcil.train.events import Event, StepDone
 
 FEW = digits.load_digits().train.subset(np.arange(0, 1200, 12))
 SCHEDULE = Schedule(epochs=2, lr=0.1, batch_size=32, weight_decay=1e-3)
@@ -67,3 +70,25 @@ def assert_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None
 
 def in_order(labels: Any, key: int) -> Any:
     return np.arange(len(labels), dtype=np.int64)
+
+
+class Stop(Exception):
+    """Raised out of the middle of a stage."""
+
+
+def stopped_and_resumed(
+    make: Callable[[Journal, Callable[[Event], None]], None], directory: Path, stops: Sequence[int]
+) -> None:
+    """Train with a snapshot after every step, stopping at these steps one after the other; then to the end."""
+    for stop in stops:
+        left = stop
+
+        def listener(event: Event) -> None:
+            nonlocal left
+            left -= isinstance(event, StepDone)
+            if left == 0:
+                raise Stop
+
+        with pytest.raises(Stop):
+            make(Journal(directory, 0), listener)
+    make(Journal(directory, 0), lambda event: None)

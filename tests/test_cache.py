@@ -17,7 +17,7 @@ from drcil.cli.run import run_arguments
 from drcil.data.sources.cache import CachedPictures, PictureCache, require_forked, through
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
-from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet
+from drcil.data.sources.imageset import ArraySource, ChainSource, Draw, ImageSet
 from drcil.data.sources.reader import Reader, cut
 from drcil.errors import UserError
 from drcil.runs.settings import make_settings
@@ -58,20 +58,21 @@ def test_views_are_the_same_bit_for_bit(files: list[Path], channels: int) -> Non
     plain = source_of(files, channels)
     cached = CachedPictures(plain, PictureCache(1 << 20))
     rows = np.arange(len(files))
-    for key in (None, 1, 2, None, 3):
-        assert torch.equal(cached.read(rows, key), plain.read(rows, key))
+    for draw in (None, Draw(1, rows), Draw(2, rows), None, Draw(1, rows + 5)):
+        assert torch.equal(cached.read(rows, draw), plain.read(rows, draw))
     assert kept_rows(cached) == [0, 1, 2, 3, 6, 7, 8], "those that are never decoded smaller"
 
 
 def test_pictures_are_decoded_once(files: list[Path]) -> None:
     plain = source_of(files)
     cached = CachedPictures(plain, PictureCache(1 << 20))
-    first = cached.read(np.array([0, 8]), 5)
+    rows = np.array([0, 8])
+    first = cached.read(rows, Draw(5, rows))
     for file in (files[0], files[8]):
         file.unlink()
-    assert torch.equal(cached.read(np.array([0, 8]), 5), first)
+    assert torch.equal(cached.read(rows, Draw(5, rows)), first)
     with pytest.raises(UserError, match="cannot be read"):
-        plain.read(np.array([0]), 5)
+        plain.read(rows, Draw(5, rows))
 
 
 @pytest.mark.parametrize("budget", [1, 2000, 6000, 12_000])
@@ -80,7 +81,8 @@ def test_the_budget_is_kept_and_what_does_not_fit_is_read_from_disk(files: list[
     cached = CachedPictures(plain, cache)
     rows = np.arange(len(files))
     for key in (1, 2):
-        assert torch.equal(cached.read(rows, key), plain.read(rows, key))
+        draw = Draw(key, rows)
+        assert torch.equal(cached.read(rows, draw), plain.read(rows, draw))
     kept = [3 * int(np.prod(cached.table[row, 1:])) for row in kept_rows(cached)]
     assert sum(kept) == cache.used <= budget
     assert (len(kept) > 0) == (budget >= 1800)
@@ -94,7 +96,8 @@ def test_a_cleared_cache_begins_anew(files: list[Path]) -> None:
     cache.clear()
     assert cache.used == 0
     fresh = CachedPictures(other, cache)
-    assert torch.equal(fresh.read(np.arange(3), 4), other.read(np.arange(3), 4)) and len(kept_rows(fresh)) == 3
+    draw = Draw(4, np.arange(3))
+    assert torch.equal(fresh.read(np.arange(3), draw), other.read(np.arange(3), draw)) and len(kept_rows(fresh)) == 3
 
 
 def test_workers_share_it_and_leave_it_to_those_that_come_after(files: list[Path]) -> None:
@@ -132,7 +135,7 @@ def test_workers_share_it_whatever_the_default_start_method(files: list[Path], s
     require_forked(2)
     reader = Reader(ImageSet(through(cache, plain), rows, np.zeros_like(rows)), 2)
     (first, second) = reader.read(cut(rows, 5), 9)
-    assert torch.equal(torch.cat([first, second]), plain.read(rows, 9))
+    assert torch.equal(torch.cat([first, second]), plain.read(rows, Draw(9, rows)))
     assert kept_rows(CachedPictures(plain, cache)) == [0, 1, 2, 3, 6, 7, 8]
 
 
@@ -145,8 +148,9 @@ def test_pictures_are_opened_once_a_view_also_those_too_large_to_keep(files: lis
             return super().picture(row)
 
     cached = CachedPictures(Counting(FileList.of_paths(files), SIZE), PictureCache(1 << 20))
-    for key in (None, 1):
-        cached.read(np.array([0, 5]), key)
+    rows = np.array([0, 5])
+    for draw in (None, Draw(1, rows)):
+        cached.read(rows, draw)
     assert opened == [0, 5, 5]
 
 
@@ -154,7 +158,7 @@ def test_an_engine_reads_through_its_cache_and_empties_it_for_a_task(files: list
     engine = make_engine(cache="1MB", workers=0)
     images = ImageSet(source_of(files), np.arange(9), np.zeros(9, dtype=np.int64))
     (read,) = engine.reader(images).read([np.arange(9)], 3)
-    assert torch.equal(read, images.source.read(images.rows, 3))
+    assert torch.equal(read, images.source.read(images.rows, Draw(3, np.arange(9))))
     cache = engine.reader(images).images.source.cache  # type: ignore[attr-defined]
     assert cache.used > 0
     with engine.task(1):

@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +48,7 @@ from small_engine import (
     make_net,
     make_stage,
     state,
+    stopped_and_resumed,
 )
 
 
@@ -284,28 +285,6 @@ class TestTraining:
                 {"classification": average, "double": average, "total": 3 * average}, rel=1e-5
             )
             assert (epoch.epoch, epoch.lr) == (number, SCHEDULE.rate(number))
-
-
-class Stop(Exception):
-    """Raised out of the middle of a stage."""
-
-
-def stopped_and_resumed(
-    make: Callable[[Journal, Callable[[Event], None]], None], directory: Path, stops: Sequence[int]
-) -> None:
-    """Train with a snapshot after every step, stopping at these steps one after the other; then to the end."""
-    for stop in stops:
-        left = stop
-
-        def listener(event: Event) -> None:
-            nonlocal left
-            left -= isinstance(event, StepDone)
-            if left == 0:
-                raise Stop
-
-        with pytest.raises(Stop):
-            make(Journal(directory, 0), listener)
-    make(Journal(directory, 0), lambda event: None)
 
 
 @pytest.mark.parametrize("together", [1, 2, 3, 100])

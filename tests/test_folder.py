@@ -22,6 +22,7 @@ from drcil.data.datasets.load import find_source, load_dataset
 from drcil.data.sources.decode import centre_view, damage, flatten, random_box, random_view, short_side
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
+from drcil.data.sources.imageset import Draw
 from drcil.errors import UserError
 
 
@@ -251,20 +252,24 @@ class TestViews:
 
 
 class TestFileSource:
-    def test_what_is_shown_depends_on_key_and_row_alone(self, flat: Path) -> None:
+    def test_what_is_shown_depends_on_row_key_and_position_alone(self, flat: Path) -> None:
         source = load_folder(flat, 24).train.source
         rows = np.array([5, 1, 20, 8], dtype=np.int64)
-        together = source.read(rows, key=7)
-        alone = torch.cat([pickle.loads(pickle.dumps(source)).read(rows[[i]], key=7) for i in range(4)])
-        assert torch.equal(together, alone)
-        assert not torch.equal(together, source.read(rows, key=8))
+        draw = Draw(7, np.array([40, 2, 3, 11]))
+        together = source.read(rows, draw)
+        picked = [np.array([place]) for place in range(4)]
+        alone = [pickle.loads(pickle.dumps(source)).read(rows[one], draw.subset(one)) for one in picked]
+        assert torch.equal(together, torch.cat(alone))
+        for other in (Draw(8, draw.positions), Draw(7, draw.positions + 50)):
+            same = (together == source.read(rows, other)).flatten(1).all(dim=1)
+            assert not same.any()
         assert torch.equal(source.read(rows), source.read(rows[::-1].copy()).flip(0))
 
     def test_is_found_again_by_its_description(self, flat: Path) -> None:
         source = load_folder(flat, 24).test.source
         description = json.loads(json.dumps(source.describe()))
         rows = np.arange(24, dtype=np.int64)
-        assert torch.equal(find_source(description).read(rows, 1), source.read(rows, 1))
+        assert torch.equal(find_source(description).read(rows, Draw(1, rows)), source.read(rows, Draw(1, rows)))
         save(flat / "cat" / "new.jpg")
         with pytest.raises(UserError, match="images were added, removed or renamed"):
             find_source(description)

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied, empty_like, same
+from drcil.data.sources.imageset import (
+    ArraySource,
+    ChainSource,
+    Draw,
+    ImageSet,
+    ImageShape,
+    Source,
+    copied,
+    empty_like,
+    same,
+)
 
 SIZE = 4
 
@@ -118,25 +128,25 @@ class Spy(Source):
     size, channels = SIZE, 1
 
     def __init__(self) -> None:
-        self.asked: list[tuple[list[int], int | None]] = []
+        self.asked: list[tuple[list[int], int, list[int]] | None] = []
 
     def __len__(self) -> int:
         return 10
 
-    def read(self, rows: Any, key: int | None = None) -> Tensor:
-        self.asked.append((rows.tolist(), key))
+    def read(self, rows: Any, draw: Draw | None = None) -> Tensor:
+        self.asked.append(draw and (rows.tolist(), draw.key, draw.positions.tolist()))
         return torch.zeros(len(rows), 1, SIZE, SIZE, dtype=torch.uint8)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "embedded"}
 
 
-def test_a_chain_hands_rows_and_key_to_the_part_they_belong_to() -> None:
+def test_a_chain_hands_rows_and_their_draws_to_the_part_they_belong_to() -> None:
     spy = Spy()
     chain = ChainSource([SOURCES[0], spy])
     assert not chain.in_memory
-    chain.read(np.array([12, 3, 10]), key=77)
-    assert spy.asked == [([2, 0], 77)]
+    chain.read(np.array([12, 3, 10]), Draw(77, np.array([30, 31, 32])))
+    assert spy.asked == [([2, 0], 77, [30, 32])]
     assert chain.describe() == {"kind": "chain", "parts": [{"kind": "embedded"}, {"kind": "embedded"}]}
 
 

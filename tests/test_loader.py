@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet, Int64, Source
+from drcil.data.sources.imageset import ArraySource, ChainSource, Draw, ImageSet, Int64, Source
 from drcil.data.sources.reader import Reader, batches_together, cut, view
 from drcil.errors import UserError
 
@@ -28,8 +28,8 @@ class Files(Source):
     def __len__(self) -> int:
         return 5
 
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
-        return torch.full((len(rows), 3, SIZE, SIZE), 0 if key is None else 255, dtype=torch.uint8)
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
+        return torch.full((len(rows), 3, SIZE, SIZE), 0 if draw is None else 255, dtype=torch.uint8)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "test"}
@@ -52,17 +52,18 @@ def test_every_position_is_in_one_batch_in_order(count: int, size: int, join_sin
 def test_images_in_memory_are_cropped_where_files_are() -> None:
     """Files crop themselves; of arrays that came later, or exemplars kept as pixels, the loader does."""
     rows = np.array([7, 0, 5, 9, 3])
-    plain, cropped = view(MIXED, rows, None), view(MIXED, rows, key=3)
+    positions = np.arange(5)
+    plain, cropped = view(MIXED, rows, None), view(MIXED, rows, Draw(3, positions))
     from_files = torch.tensor([False, True, False, False, True])
     assert (plain[from_files] == 0).all() and (cropped[from_files] == 255).all()
     assert torch.equal(plain[~from_files], NOISE[[2, 0, 4]])
-    views = torch.stack([view(MIXED, rows, key) for key in range(5)])[:, ~from_files]
+    views = torch.stack([view(MIXED, rows, Draw(key, positions)) for key in range(5)])[:, ~from_files]
     changed = (views != plain[~from_files]).flatten(2).any(dim=2)
     # A crop may happen to be the whole image, but not often.
     assert changed.any(dim=0).all() and changed.float().mean() > 0.7
-    assert torch.equal(view(MIXED, rows, key=3), cropped)
-    assert not torch.equal(view(MIXED, rows, key=4), cropped)
-    assert not torch.equal(view(ArraySource(NOISE), np.arange(5), key=3), NOISE)
+    assert torch.equal(view(MIXED, rows, Draw(3, positions)), cropped)
+    assert not torch.equal(view(MIXED, rows, Draw(4, positions)), cropped)
+    assert not torch.equal(view(ArraySource(NOISE), np.arange(5), Draw(3, positions)), NOISE)
 
 
 def test_a_crop_does_not_depend_on_who_reads_and_leaves_the_source_as_it_was() -> None:
@@ -78,7 +79,7 @@ def test_a_crop_does_not_depend_on_who_reads_and_leaves_the_source_as_it_was() -
 class Tellers(Files):
     """Images whose pixels tell which process read them, in two bytes."""
 
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
         if 4 in rows:
             raise UserError("image 4 cannot be read")
         process = torch.tensor((*divmod(os.getpid() % 2**16, 256), 0), dtype=torch.uint8)

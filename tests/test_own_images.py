@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from drcil.data.datasets.load import load_dataset
 from drcil.data.own import images_from, own_spec
-from drcil.data.sources.imageset import ArraySource, Source
+from drcil.data.sources.imageset import ArraySource, Draw, Source
 from drcil.data.wrap import MapSource, wrap
 from drcil.errors import UserError
 
@@ -159,7 +159,7 @@ class TestWrap:
         dataset = Pairs([Image.new("RGB", (300, 200), (0, 90, 0))] * 6, [0, 1, 2, 0, 1, 2])
         wrapped = wrap(dataset, size=96)
         assert isinstance(wrapped.source, MapSource) and dataset.reads == 1
-        views = wrapped.source.read(np.array([1, 4]), key=3)
+        views = wrapped.source.read(np.array([1, 4]), Draw(3, np.arange(2)))
         assert views.shape == (2, 3, 96, 96) and (views[:, 1] == 90).all()
         assert wrapped.source.describe() == {"kind": "embedded"}
 

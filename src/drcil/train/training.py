@@ -83,8 +83,9 @@ class Training:
     def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each step that is left: what the net sees, and where in the stage's data it is from.
 
-        Steps are read and augmented several together. What they draw is keyed by where the first of them stands, so
-        that a stage which goes on in their midst prepares them all again and leaves out those it has taken.
+        Crops of files are keyed by where in the epoch they are taken. The rest is augmented several steps together, and
+        keyed by where the first of them stands, so that a stage which goes on in their midst prepares them all again
+        and leaves out those it has taken.
         """
         stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
         positions = stage.sampler(stage.data.labels, derive(*path, "order"))
@@ -96,7 +97,8 @@ class Training:
         # Sent to the device once, not with every chunk.
         everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
         where = torch.split(everywhere, [len(piece) for piece in pieces])
-        for start, pixels in zip(starts, self.reader.read(chunks, key), strict=True):
+        read = self.reader.read(chunks, key, first=starts.start * size)
+        for start, pixels in zip(starts, read, strict=True):
             draws = generator(*path, start, "augment") if stage.augment else None
             places = where[start : start + together]
             views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in places])

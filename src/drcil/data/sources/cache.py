@@ -16,7 +16,6 @@ import numpy as np
 from PIL import Image
 
 from ...errors import UserError
-from ...keys import derive
 from .decode import SCALED_FROM, Pixels, random_crop, whole
 from .files import PictureSource
 from .imageset import ChainSource, Int64, Source
@@ -104,12 +103,12 @@ class CachedPictures(PictureSource):
         if pixels is None:
             with self.picture(row) as picture:
                 if min(picture.size) >= SCALED_FROM * self.size:
-                    return self.shown(picture, row, key)
+                    return self.shown(picture, key)
                 pixels = whole(picture, self.mode)
             self.cache.keep(self.table, row, pixels)
         if key is not None:
-            return random_crop(pixels, self.size, Random(derive(key, row)))
-        return self.shown(Image.fromarray(pixels if self.channels == 3 else pixels[..., 0]), row, None)
+            return random_crop(pixels, self.size, Random(key))
+        return self.shown(Image.fromarray(pixels if self.channels == 3 else pixels[..., 0]), None)
 
 
 def through(cache: PictureCache, source: Source) -> Source:

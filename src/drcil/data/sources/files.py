@@ -14,17 +14,16 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError
-from ...keys import derive
 from .decode import UNREADABLE, Mode, Pixels, centre_view, damage, random_view, reason, short_side
 from .filelist import FileList
-from .imageset import Int64, Source
+from .imageset import Draw, Int64, Source
 
 _THREADS = 8
 _CHUNK = 64
 
 
 class PictureSource(Source):
-    """Pictures of any size, each brought to ``size`` when it is read. What a row shows depends on key and row alone."""
+    """Pictures of any size, each brought to ``size`` when it is read. A view depends on its row and key alone."""
 
     def __init__(self, size: int, resize: int | None = None, channels: int = 3) -> None:
         """``resize``: what the short side is scaled to in the test view (None: see `short_side`)."""
@@ -43,9 +42,10 @@ class PictureSource(Source):
     def name(self, row: int) -> str:
         """What to call a row in an error."""
 
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
         pixels = np.empty((len(rows), self.size, self.size, self.channels), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
+        keys = [None] * len(rows) if draw is None else draw.view_keys()
+        for place, (row, key) in enumerate(zip(rows.tolist(), keys, strict=True)):
             try:
                 pixels[place] = self.view(row, key)
             except UNREADABLE as error:
@@ -55,16 +55,16 @@ class PictureSource(Source):
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
     def view(self, row: int, key: int | None) -> Pixels:
-        """One image, as (size, size, channels)."""
+        """One image, as (size, size, channels): its test view, or the training view of a key."""
         with self.picture(row) as picture:
-            return self.shown(picture, row, key)
+            return self.shown(picture, key)
 
-    def shown(self, picture: Image.Image, row: int, key: int | None) -> Pixels:
-        """What is seen of the picture of a row."""
+    def shown(self, picture: Image.Image, key: int | None) -> Pixels:
+        """What is seen of a picture."""
         if key is None:
             view = centre_view(picture, self.size, self.resize, self.mode)
             return np.asarray(view).reshape(self.size, self.size, self.channels)
-        return random_view(picture, self.size, Random(derive(key, row)), self.mode)
+        return random_view(picture, self.size, Random(key), self.mode)
 
 
 class FileSource(PictureSource):

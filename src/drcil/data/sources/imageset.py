@@ -9,14 +9,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ...keys import derive
+
 Int64 = npt.NDArray[np.int64]
+
+
+class Draw(NamedTuple):
+    """Asks for training views. Each is drawn from the key of an epoch and the position there at which it is taken.
+
+    So an image that an epoch takes several times is seen through several crops.
+    """
+
+    key: int
+    positions: Int64
+    """One per image that is read."""
+
+    def subset(self, chosen: Int64) -> Draw:
+        return Draw(self.key, self.positions[chosen])
+
+    def view_keys(self) -> list[int]:
+        """One key per image."""
+        return [derive(self.key, position) for position in self.positions.tolist()]
 
 
 class Source(ABC):
@@ -31,11 +51,11 @@ class Source(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
         """The images as uint8 (N, C, size, size).
 
-        A key asks for the training view where the source has one (a random crop of the original file, drawn from
-        the key and the row); ``None`` for the test view.
+        A draw asks for training views where the source has them (random crops of the original files); ``None`` for
+        test views.
         """
 
     @abstractmethod
@@ -75,7 +95,7 @@ class ArraySource(Source):
             self._copies[device] = ArraySource(self.pixels.to(device), self._description)
         return self._copies[device]
 
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
         return self.pixels[indices(rows, self.pixels.device)]
 
     def describe(self) -> dict[str, Any]:
@@ -105,12 +125,12 @@ class ChainSource(Source):
         part = np.searchsorted(self._starts, rows, side="right") - 1
         return part, rows - self._starts[part]
 
-    def read(self, rows: Int64, key: int | None = None) -> Tensor:
+    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
         part, local = self.locate(rows)
         images: Tensor | None = None
         for index in np.unique(part):
             here = np.flatnonzero(part == index)
-            read = self.parts[index].read(local[here], key)
+            read = self.parts[index].read(local[here], draw and draw.subset(here))
             if images is None:
                 images = read.new_empty((len(rows), *read.shape[1:]))
             images[indices(here, images.device)] = read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -11,29 +12,32 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ...errors import UserError
-from ...keys import generator
-from ..augment.pipeline import random_resized_crop
+from ..augment.framing import resized_crop
 from .cache import forking
-from .imageset import ChainSource, ImageSet, Int64, Source, indices
+from .decode import random_box
+from .imageset import ChainSource, Draw, ImageSet, Int64, Source, indices
 
 TOGETHER = 3 << 20
 """Bytes of images to read and augment at once, where one batch has less: a thousand images of CIFAR."""
 
 
-def view(source: Source, rows: Int64, key: int | None) -> Tensor:
-    """The images as the source has them; with a key, images in memory are given the random crop that files have.
+def view(source: Source, rows: Int64, draw: Draw | None) -> Tensor:
+    """The images as the source has them; with a draw, images in memory are given the random crop that files have.
 
     Sources of both kinds meet where a learner of files is given arrays, or finds its exemplars saved as pixels.
     """
-    images = source.read(rows, key)
-    if key is None:
+    images = source.read(rows, draw)
+    if draw is None:
         return images
     kinds = [part.in_memory for part in source.parts] if isinstance(source, ChainSource) else [source.in_memory]
-    if not any(kinds):
-        return images
     part = source.locate(rows)[0] if isinstance(source, ChainSource) else np.zeros_like(rows)
-    whole = indices(np.flatnonzero(np.array(kinds)[part]), images.device)
-    images[whole] = random_resized_crop(images[whole], generator(key, "in memory", rows.tobytes().hex()))
+    whole = np.flatnonzero(np.array(kinds)[part])
+    if not len(whole):
+        return images
+    boxes = [random_box(source.size, source.size, Random(key)) for key in draw.subset(whole).view_keys()]
+    corners = torch.tensor([(box.top, box.left, box.height, box.width) for box in boxes])
+    places = indices(whole, images.device)
+    images[places] = resized_crop(images[places], corners)
     return images
 
 
@@ -68,9 +72,17 @@ class Reader:
         self._wanted: list[_Wanted] = []
         self._loader: DataLoader[Tensor | UserError] | None = None
 
-    def read(self, pieces: Sequence[Int64], key: int | None = None) -> Iterator[Tensor]:
-        """The images at the positions of each piece, as uint8; with a key, their training views."""
-        self._wanted[:] = [_Wanted(self.images.rows[piece], key) for piece in pieces]
+    def read(self, pieces: Sequence[Int64], key: int | None = None, first: int = 0) -> Iterator[Tensor]:
+        """The images at the positions of each piece, as uint8; with the key of an epoch, their training views.
+
+        These depend on how many images the epoch takes before each, ``first`` of them before the first piece, but not
+        on how it is cut.
+        """
+        ends = first + np.cumsum([len(piece) for piece in pieces])
+        self._wanted[:] = [
+            _Wanted(self.images.rows[piece], None if key is None else Draw(key, np.arange(end - len(piece), end)))
+            for piece, end in zip(pieces, ends.tolist(), strict=True)
+        ]
         if self._workers == 0 or not self._wanted:
             yield from (view(self.images.source, *wanted) for wanted in self._wanted)
             return
@@ -103,10 +115,10 @@ class Reader:
 
 
 class _Wanted(NamedTuple):
-    """What to read: some rows of a source, with the key of their training views, if it is these."""
+    """What to read: some rows of a source, with the draw of their training views, if it is these."""
 
     rows: Int64
-    key: int | None
+    draw: Draw | None
 
 
 class _Views(Dataset[Tensor | UserError]):
