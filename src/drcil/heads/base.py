@@ -71,7 +71,7 @@ class Head(nn.Module, ABC):
         return 0
 
 
-HEADS: Registry[Callable[..., Head]] = Registry("head")
+HEADS: Registry[Callable[..., Head]] = Registry("head", "drcil.heads")
 
 
 def require_classes(new_classes: int) -> None:

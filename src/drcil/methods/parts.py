@@ -30,7 +30,7 @@ class Part(Protocol):
     def eval(self) -> Any: ...
 
 
-PARTS: Registry[Callable[[dict[str, Any]], Part]] = Registry("part")
+PARTS: Registry[Callable[[dict[str, Any]], Part]] = Registry("part", "drcil.methods")
 PARTS.register("net")(build_net)
 PARTS.register("expanded")(build_expanded)
 

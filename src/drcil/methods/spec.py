@@ -32,7 +32,7 @@ class MethodSpec:
         return str(self.presets.get("head", self.build.head))
 
 
-METHODS: Registry[MethodSpec] = Registry("method")
+METHODS: Registry[MethodSpec] = Registry("method", "drcil.methods")
 
 
 M = TypeVar("M", bound=type[Method])

@@ -1,15 +1,11 @@
-"""Nets by name: the tables of backbones and heads, filled, and what is built from them."""
+"""Nets by name: what is built from the tables of backbones and heads."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
-from .. import heads, nets
 from ..errors import UserError
 from ..heads.base import HEADS, Head
 from .features import BACKBONES, Backbone
@@ -45,14 +41,3 @@ def build_described_head(description: Mapping[str, Any]) -> Head:
 def build_net(description: Mapping[str, Any]) -> Net:
     """A net of the shape that ``Net.describe`` told, ready for ``load_state_dict``."""
     return Net(build_backbone(**description["backbone"]), build_described_head(description["head"]))
-
-
-def _fill(room: ModuleType) -> None:
-    """Import every file of a room, so that a new backbone or head is registered by existing."""
-    for module in pkgutil.iter_modules(room.__path__):
-        importlib.import_module(f"{room.__name__}.{module.name}")
-
-
-# Last, because the files of these rooms may themselves build nets.
-_fill(nets)
-_fill(heads)

@@ -40,5 +40,5 @@ class Backbone(nn.Module, ABC):
         return []
 
 
-BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone")
+BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone", "drcil.nets")
 """Factories by name; each takes the number of image channels, and as keywords the variants it offers."""
