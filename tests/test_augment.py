@@ -14,13 +14,10 @@ from drcil.data.augment import AUGMENTS, build_augment, normalise
 from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, resized_crop
 from drcil.data.augment.pipeline import RandomShift, random_cutout, random_flip
 from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment, SubPolicy
-from drcil.data.datasets.dataset import DataSpec
+from drcil.data.datasets import cifar100, digits, folder
 from drcil.errors import UserError
 
-
-def spec(kind: str) -> DataSpec:
-    mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-    return DataSpec(kind, "resnet32", "2000", mean, std, 4 if kind == "cifar" else 1, kind != "digits", "auto")
+SPECS = {"digits": digits.SPEC, "cifar": cifar100.SPEC, "imagenet": folder.SPEC}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -156,10 +153,10 @@ def test_the_tables_are_complete() -> None:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-@pytest.mark.parametrize("kind", ["digits", "cifar", "imagenet"])
+@pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("name", AUGMENTS)
 def test_a_result_is_a_function_of_images_and_generator(name: str, kind: str, in_memory: bool) -> None:
-    augment = build_augment(name, spec(kind), in_memory)
+    augment = build_augment(name, SPECS[kind], in_memory)
     images = noise(1, 1 if kind == "digits" else 3, 16, 16).repeat(32, 1, 1, 1)
     before = images.clone()
     one, again, other = augment(images, seeded(3)), augment(images, seeded(3)), augment(images, seeded(4))
@@ -178,33 +175,33 @@ def test_digits_are_only_moved() -> None:
     ink = torch.zeros(64, 1, 10, 10, dtype=torch.uint8)
     ink[:, :, 4:7, 4:5] = 200
     for name in ("crop", "basic", "auto"):
-        result = build_augment(name, spec("digits"), in_memory=True)(ink, seeded())
+        result = build_augment(name, SPECS["digits"], in_memory=True)(ink, seeded())
         assert ((result == 200).flatten(1).sum(1) == 3).all()
         assert set(result.flatten().tolist()) == {0, 200}
 
 
 def test_files_are_cropped_by_their_source_only_where_the_kind_asks_for_it() -> None:
-    assert build_augment("crop", spec("imagenet"), in_memory=False).crops_files
-    assert not build_augment("none", spec("imagenet"), in_memory=False).crops_files
-    assert not build_augment("crop", spec("imagenet"), in_memory=True).crops_files
-    assert not build_augment("auto", spec("cifar"), in_memory=True).crops_files
+    assert build_augment("crop", SPECS["imagenet"], in_memory=False).crops_files
+    assert not build_augment("none", SPECS["imagenet"], in_memory=False).crops_files
+    assert not build_augment("crop", SPECS["imagenet"], in_memory=True).crops_files
+    assert not build_augment("auto", SPECS["cifar"], in_memory=True).crops_files
     images = noise(64, 3, 8, 8)
-    result = build_augment("crop", spec("imagenet"), in_memory=False)(images, seeded())
+    result = build_augment("crop", SPECS["imagenet"], in_memory=False)(images, seeded())
     unmoved = (result == images).flatten(1).all(1) | (result == images.flip(3)).flatten(1).all(1)
     assert unmoved.all()
 
 
 def test_brightness_separates_basic_from_crop() -> None:
     grey = torch.full((500, 3, 16, 16), 100, dtype=torch.uint8)
-    middle = build_augment("basic", spec("cifar"), in_memory=True)(grey, seeded())[:, 0, 8, 8]
+    middle = build_augment("basic", SPECS["cifar"], in_memory=True)(grey, seeded())[:, 0, 8, 8]
     assert 75 <= middle.min() <= 77
     assert 122 <= middle.max() <= 124
-    assert (build_augment("crop", spec("cifar"), in_memory=True)(grey, seeded())[:, 0, 8, 8] == 100).all()
+    assert (build_augment("crop", SPECS["cifar"], in_memory=True)(grey, seeded())[:, 0, 8, 8] == 100).all()
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown augmentation 'autoo'; did you mean 'auto'"):
-        build_augment("autoo", spec("cifar"), in_memory=True)
+        build_augment("autoo", SPECS["cifar"], in_memory=True)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -219,7 +216,7 @@ def test_normalise_scales_each_channel_and_keeps_the_layout(memory_format: torch
 
 
 def test_augmented_images_can_be_trained_on() -> None:
-    images = build_augment("auto", spec("cifar"), in_memory=True)(noise(4), seeded())
+    images = build_augment("auto", SPECS["cifar"], in_memory=True)(noise(4), seeded())
     weight = torch.ones(2, 3, 3, 3, requires_grad=True)
     torch.nn.functional.conv2d(normalise(images, (0.5,) * 3, (0.25,) * 3), weight).sum().backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None

@@ -15,7 +15,7 @@ from drcil.data.augment import build_augment
 from drcil.data.augment.colour import brightness, look_up
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment, apply_operations, magnitude
-from drcil.data.datasets.dataset import DataSpec
+from drcil.data.datasets.cifar100 import SPEC
 
 GREY = (128, 128, 128)
 EXACT = ["invert", "solarize", "posterize", "brightness", "contrast", "equalize", "color", "sharpness"]
@@ -207,8 +207,7 @@ def test_grey_images_are_treated_as_three_equal_channels(operation: str) -> None
 def test_auto_equals_pillow_image_by_image_with_the_same_draws() -> None:
     count = 200
     images = pictures(32).repeat(count // 6 + 1, 1, 1, 1)[:count]
-    spec = DataSpec("cifar", "resnet32", "2000", (0.5,) * 3, (0.25,) * 3, padding=4, flip=True, augment="auto")
-    result = build_augment("auto", spec, in_memory=True)(images, torch.Generator().manual_seed(7))
+    result = build_augment("auto", SPEC, in_memory=True)(images, torch.Generator().manual_seed(7))
 
     draw = torch.Generator().manual_seed(7)
     top, left = torch.randint(9, (2, count), generator=draw).tolist()

@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import tarfile
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,23 +18,24 @@ from hypothesis import strategies as st
 
 from drcil.data.datasets import cifar100
 from drcil.data.datasets.check import check_dataset
-from drcil.data.datasets.dataset import DATASETS, SPECS
+from drcil.data.datasets.dataset import DATASETS, Dataset, dataset
 from drcil.data.datasets.imagenet import draw_order
-from drcil.data.datasets.load import data_kind, dataset_names, find_source, load_dataset
+from drcil.data.datasets.load import data_kind, find_source, load_dataset
 from drcil.data.datasets.place import data_directory
 from drcil.data.sources.shrink import shrink
 from drcil.errors import UserError
+from drcil.streams.protocols import standard_streams
 
 
-def test_every_file_of_the_room_registers_its_datasets() -> None:
-    assert dataset_names() == ["cifar100", "digits", "imagenet100", "imagenet100-first", "imagenet1000"]
-    assert set(dataset_names()) == set(DATASETS) == set(SPECS)
+def test_every_file_of_the_package_registers_its_datasets() -> None:
+    assert set(DATASETS) == {"cifar100", "digits", "folder", "imagenet100", "imagenet100-first", "imagenet1000"}
+    assert [entry.form for entry in DATASETS.values() if entry.argument] == ["folder:PATH"]
 
 
 def test_the_kind_of_a_dataset_is_known_without_loading_it() -> None:
-    assert [data_kind(name) for name in dataset_names()] == ["cifar", "digits", "imagenet", "imagenet", "imagenet"]
-    assert data_kind("folder:nowhere") == data_kind("fruit") == "imagenet"
-    assert load_dataset("digits").spec == SPECS["digits"]
+    assert data_kind("digits") == "digits" and data_kind("cifar100") == "cifar"
+    assert data_kind("imagenet1000") == data_kind("folder:nowhere") == "imagenet"
+    assert load_dataset("digits").spec == DATASETS["digits"].spec
 
 
 def test_a_misspelt_dataset_is_answered_with_the_nearest() -> None:
@@ -43,11 +45,30 @@ def test_a_misspelt_dataset_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
-    [("digits", 0, "image size 0 is not possible"), ("folder:", None, "'folder:' names no folder")],
+    [
+        ("digits", 0, "image size 0 is not possible"),
+        ("folder:", None, "'folder:' is incomplete; give it as folder:PATH"),
+        ("folder", None, "'folder' is incomplete; give it as folder:PATH"),
+        ("digits:8", None, "'digits' takes no argument"),
+    ],
 )
 def test_what_cannot_be_loaded_is_one_sentence(name: str, size: int | None, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         load_dataset(name, image_size=size)
+
+
+def test_an_entry_from_anywhere_is_loaded_by_name_with_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load_dataset("digits")
+
+    def load_every(step: str, root: Path | None, image_size: int | None) -> Dataset:
+        """Each so-manieth digit."""
+        return replace(digits, name=f"every:{step}", train=digits.train.subset(np.arange(0, 1442, int(step))))
+
+    monkeypatch.setattr(DATASETS, "_entries", dict(DATASETS))
+    dataset("every", spec=digits.spec, classes=10, cuts=("b0-2",), argument="STEP")(load_every)
+    assert len(load_dataset("every:7").train) == 206
+    assert data_kind("every:7") == "digits"
+    assert "every:STEP-b0-2" in {stream.name for stream in standard_streams()}
 
 
 def test_a_chain_of_sources_is_found_again() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drcil.data.datasets.fetch import HOMES, Archive, download, fetch
-from drcil.data.datasets.load import dataset_names
+from drcil.data.datasets import digits
+from drcil.data.datasets.dataset import DATASETS, Archive, DatasetEntry
+from drcil.data.datasets.fetch import download, fetch
 from drcil.errors import UserError
 
 CONTENT = {
@@ -90,7 +91,8 @@ def server() -> Iterator[Server]:
 def home(server: Server, monkeypatch: pytest.MonkeyPatch) -> Archive:
     """The archive as the home of a dataset called ``things``."""
     home = Archive(server.url, md5(ARCHIVE), {name: md5(content) for name, content in CONTENT.items()})
-    monkeypatch.setitem(HOMES._entries, "things", home)
+    things = DatasetEntry("things", digits.load_digits, digits.SPEC, home=home)
+    monkeypatch.setattr(DATASETS, "_entries", {**DATASETS, "things": things})
     return home
 
 
@@ -180,11 +182,10 @@ def test_a_full_disk_is_one_sentence(server: Server, home: Archive, tmp_path: Pa
         fetch("things", tmp_path)
 
 
-def test_every_dataset_has_a_home_or_says_why_not(tmp_path: Path) -> None:
-    assert set(dataset_names()) == set(HOMES)
+def test_a_dataset_without_an_archive_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"imagenet100 cannot be fetched: .*imagenet/train/WNID"):
         fetch("imagenet100", tmp_path)
-    with pytest.raises(UserError, match="ships with drcil"):
+    with pytest.raises(UserError, match="digits cannot be fetched: it ships with drcil"):
         fetch("digits", tmp_path)
     with pytest.raises(UserError, match="did you mean 'cifar100'"):
         fetch("cifar", tmp_path)

@@ -77,7 +77,7 @@ class TestLayouts:
                 save(tmp_path / split / "a" / f"{number}.png")
                 save(tmp_path / split / "b" / f"{number}.webp")
         (tmp_path / "test").mkdir()  # Without class directories, as ImageNet's.
-        dataset = load_folder(tmp_path, 8)
+        dataset = load_folder(tmp_path, image_size=8)
         assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1] and dataset.test.labels.tolist() == [0, 0, 1, 1]
         assert dataset.train.source.read(dataset.train.rows).shape == (6, 3, 8, 8)
 
@@ -253,7 +253,7 @@ class TestViews:
 
 class TestFileSource:
     def test_what_is_shown_depends_on_row_key_and_position_alone(self, flat: Path) -> None:
-        source = load_folder(flat, 24).train.source
+        source = load_folder(flat, image_size=24).train.source
         rows = np.array([5, 1, 20, 8], dtype=np.int64)
         draw = Draw(7, np.array([40, 2, 3, 11]))
         together = source.read(rows, draw)
@@ -266,7 +266,7 @@ class TestFileSource:
         assert torch.equal(source.read(rows), source.read(rows[::-1].copy()).flip(0))
 
     def test_is_found_again_by_its_description(self, flat: Path) -> None:
-        source = load_folder(flat, 24).test.source
+        source = load_folder(flat, image_size=24).test.source
         description = json.loads(json.dumps(source.describe()))
         rows = np.arange(24, dtype=np.int64)
         assert torch.equal(find_source(description).read(rows, Draw(1, rows)), source.read(rows, Draw(1, rows)))

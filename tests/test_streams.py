@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
@@ -18,7 +19,8 @@ from drcil.errors import UserError
 from drcil.streams.protocols import StreamSettings, class_order, parse_stream, standard_streams, stream_name
 from drcil.streams.stream import Stream, make_stream
 
-SPEC = DataSpec("digits", "none", "60", mean=(0.5,), std=(0.5,), padding=0, flip=False, augment="none")
+SPEC = DataSpec(kind="toys", backbone="none", memory="60", mean=(0.5,), std=(0.5,), augment="none")
+PUBLISHED = replace(SPEC, large_base_memory="20/class")
 
 
 def images(counts: list[int], seed: int) -> ImageSet:
@@ -186,20 +188,21 @@ def test_order_seeds_beyond_the_generator_are_refused(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "budget"),
+    ("name", "spec", "given", "budget"),
     [
-        ("cifar100-b0-10", None, "60"),
-        ("cifar100-b50-5", None, "20/class"),
-        ("cifar100-50/10", None, "20/class"),
-        ("cifar100-10/10", None, "60"),
-        ("cifar100-b50-5", "2000", "2000"),
-        ("imagenet100-first-b50-10", None, "20/class"),
-        ("folder:photos-b50-5", None, "60"),
-        ("digits-50/10", None, "60"),
+        ("toy-b0-10", PUBLISHED, None, "60"),
+        ("toy-b50-5", PUBLISHED, None, "20/class"),
+        ("toy-50/10", PUBLISHED, None, "20/class"),
+        ("toy-10/10", PUBLISHED, None, "60"),
+        ("toy-b50-5", PUBLISHED, "2000", "2000"),
+        ("toy-b50-5", SPEC, None, "60"),
+        ("toy-50/10", SPEC, None, "60"),
     ],
 )
-def test_the_protocol_chooses_the_memory_unless_the_user_does(name: str, given: str | None, budget: str) -> None:
-    stream = make_stream(name, toy(100), memory=given)
+def test_the_protocol_chooses_the_memory_unless_the_user_does(
+    name: str, spec: DataSpec, given: str | None, budget: str
+) -> None:
+    stream = make_stream(name, replace(toy(100), spec=spec), memory=given)
     assert str(stream.budget) == budget
     assert stream[0].budget == stream.budget
 

@@ -41,10 +41,8 @@ def fetch(dataset: _Dataset, data: _Data = None) -> None:
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     from ..data.datasets.fetch import fetch as download
-    from ..data.datasets.load import dataset_names
     from ..data.datasets.place import data_directory
 
-    dataset_names()
     screen = console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:

@@ -20,10 +20,10 @@ _FOR_PROGRAMS = ("paper", "stages", "copies", "tasks")
 
 
 def list_known(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="methods, streams, datasets, backbones or heads.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(_KINDS)}.")],
     json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """List methods, streams, datasets, backbones or heads."""
+    """List what is known by name: methods, streams, datasets and more."""
     from ..report.tables import entries_table
 
     if kind not in _KINDS:
@@ -70,20 +70,12 @@ def streams() -> Entries:
 
 
 def datasets() -> Entries:
-    from ..data.datasets.dataset import DATASETS
-    from ..data.datasets.fetch import HOMES, Archive
-    from ..data.datasets.folder import load_folder
-    from ..data.datasets.load import FOLDER, dataset_names
+    from ..data.datasets.dataset import DATASETS, Archive
 
-    known = [
-        {
-            "name": name,
-            "summary": _summary(DATASETS[name]),
-            "fetchable": name in HOMES and isinstance(HOMES[name], Archive),
-        }
-        for name in dataset_names()
+    return [
+        {"name": entry.form, "summary": _summary(entry.load), "fetchable": isinstance(entry.home, Archive)}
+        for entry in DATASETS.values()
     ]
-    return [*known, {"name": f"{FOLDER}PATH", "summary": _summary(load_folder), "fetchable": False}]
 
 
 def backbones() -> Entries:

@@ -70,6 +70,7 @@ def own_spec(source: Source) -> DataSpec:
     return replace(
         like,
         memory=folder.SPEC.memory,
+        large_base_memory=None,
         mean=tuple(mean.tolist()),
         std=tuple(deviation.clamp_min(1 / 255).tolist()),
         padding=max(1, source.size // 8),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..data.datasets.dataset import DATASETS, DataSpec
 from ..errors import UserError
 
 ORDER_SEED = 1993
@@ -103,36 +104,23 @@ class StandardStream(NamedTuple):
     description: str
 
 
-_CUTS = ("b0-5", "b0-10", "b0-20", "b50-5", "b50-10", "b50-25")
-_STANDARD = {
-    "digits": (10, "30", ("b0-5",)),
-    "cifar100": (100, "2000", _CUTS),
-    "imagenet100": (100, "2000", _CUTS),
-    "imagenet100-first": (100, "2000", _CUTS),
-    "imagenet1000": (1000, "20000", ("b0-10",)),
-}
-"""Classes, memory and cuts of the datasets with standard streams."""
-
-
 def standard_streams() -> list[StandardStream]:
-    """The streams that results are published on, and the one that needs no download. No data is loaded."""
+    """The streams that the known datasets are usually cut into. No data is loaded."""
     streams = []
-    for dataset, (classes, total, cuts) in _STANDARD.items():
-        for cut in cuts:
-            name = f"{dataset}-{cut}"
-            settings = parse_stream(name)
+    for dataset in DATASETS.values():
+        if (classes := dataset.classes) is None:
+            continue
+        for cut in dataset.cuts:
+            settings = parse_stream(f"{dataset.form}-{cut}")
             sizes = settings.sizes(classes)
             text = f"{len(sizes)} tasks of {sizes[0]} classes"
             if settings.large_base(classes):
                 text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
-            streams.append(StandardStream(name, classes, len(sizes), protocol_memory(settings, classes, total), text))
+            memory = protocol_memory(settings, classes, dataset.spec)
+            streams.append(StandardStream(f"{dataset.form}-{cut}", classes, len(sizes), memory, text))
     return streams
 
 
-def protocol_memory(settings: StreamSettings, classes: int, total: str) -> str:
-    """The published protocols keep 20 images per class after a large base; else the dataset says.
-
-    Digits and a user's own folder are not published benchmarks: there the dataset always says.
-    """
-    published = settings.dataset != "digits" and not settings.dataset.startswith("folder:")
-    return "20/class" if published and settings.large_base(classes) else total
+def protocol_memory(settings: StreamSettings, classes: int, spec: DataSpec) -> str:
+    """The budget that belongs to a stream: after a large base published protocols have one of their own."""
+    return (spec.large_base_memory if settings.large_base(classes) else None) or spec.memory

@@ -148,7 +148,7 @@ def make_stream(
         dataset,
         order=class_order(classes, order_seed) if order is None else _given_order(order, dataset.classes),
         sizes=settings.sizes(classes),
-        budget=Budget.parse(memory or protocol_memory(settings, classes, dataset.spec.memory)),
+        budget=Budget.parse(memory or protocol_memory(settings, classes, dataset.spec)),
         held_out=_held_out(dataset, validation, order_seed),
         large_base=settings.large_base(classes),
     )

@@ -24,8 +24,7 @@ from numpy._core.multiarray import _reconstruct
 from ...errors import UserError
 from ..sources.imageset import ArraySource, ImageSet
 from ..sources.shrink import shrink
-from .dataset import DATASETS, SPECS, Dataset, DataSpec
-from .fetch import HOMES, Archive
+from .dataset import CUTS_OF_A_HUNDRED, Archive, Dataset, DataSpec, dataset
 from .place import data_directory
 
 FOLDER = "cifar-100-python"
@@ -38,25 +37,25 @@ SPEC = DataSpec(
     kind="cifar",
     backbone="resnet32",
     memory="2000",
+    large_base_memory="20/class",
     mean=(0.5071, 0.4867, 0.4408),
     std=(0.2675, 0.2565, 0.2761),
+    augment="auto",
     padding=4,
     flip=True,
-    augment="auto",
+    brightness=True,
+    policy="cifar10",
+    cutout=True,
 )
 SIZE = 32
-
-SPECS.register("cifar100")(SPEC)
-HOMES.register("cifar100")(
-    Archive(
-        url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-        md5="eb9058c3a382ffc7106e4002c42a8d85",
-        files={f"{FOLDER}/{name}": md5 for name, md5 in CHECKSUMS.items()},
-    )
+HOME = Archive(
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    md5="eb9058c3a382ffc7106e4002c42a8d85",
+    files={f"{FOLDER}/{name}": md5 for name, md5 in CHECKSUMS.items()},
 )
 
 
-@DATASETS.register("cifar100")
+@dataset("cifar100", spec=SPEC, classes=100, cuts=CUTS_OF_A_HUNDRED, home=HOME)
 def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """100 classes of photographs of 32x32 pixels. At a smaller size the crop padding shrinks in proportion."""
     size = image_size or SIZE

@@ -17,8 +17,7 @@ import torch
 
 from ..sources.imageset import ArraySource, ImageSet, Int64
 from ..sources.shrink import shrink
-from .dataset import DATASETS, SPECS, Dataset, DataSpec
-from .fetch import HOMES, ByHand
+from .dataset import ByHand, Dataset, DataSpec, dataset
 
 SPEC = DataSpec(
     kind="digits",
@@ -26,16 +25,12 @@ SPEC = DataSpec(
     memory="30",
     mean=(0.3052,),
     std=(0.3760,),
-    padding=1,
-    flip=False,
     augment="basic",
+    padding=1,
 )
 
-SPECS.register("digits")(SPEC)
-HOMES.register("digits")(ByHand("digits ships with drcil, there is nothing to fetch"))
 
-
-@DATASETS.register("digits")
+@dataset("digits", spec=SPEC, classes=10, cuts=("b0-5",), home=ByHand("it ships with drcil"))
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Ten handwritten digits, 8x8 pixels, built in."""
     with files(__package__).joinpath("digits.npz").open("rb") as stream, np.load(stream) as stored:

@@ -8,7 +8,6 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ...errors import UserError
-from ...registry import Registry
+from .dataset import ByHand, find_dataset
 
 Progress = Callable[[int, int | None], None]
 """(bytes so far, bytes in all if known)"""
@@ -27,34 +26,14 @@ _PATIENCE = 30
 """Seconds without a byte before a connection counts as dead."""
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A dataset that its authors offer as one tar file."""
-
-    url: str
-    md5: str
-    files: Mapping[str, str]
-    """The files in it that are needed (paths in the archive and in the data directory), and their md5."""
-
-
-@dataclass(frozen=True)
-class ByHand:
-    """A dataset that cannot be fetched; the sentence says what to do."""
-
-    sentence: str
-
-
-HOMES: Registry[Archive | ByHand] = Registry("dataset")
-
-
 def fetch(name: str, data_dir: Path, url: str | None = None, progress: Progress | None = None) -> Path:
     """Make a dataset present in the data directory, and return the folder with its files.
 
     What is there and right is left alone. ``url``: another place that offers the same archive.
     """
-    home = HOMES[name]
+    home = find_dataset(name)[0].home
     if isinstance(home, ByHand):
-        raise UserError(home.sentence)
+        raise UserError(f"{name} cannot be fetched: {home.reason}")
     with _disk_errors_told(data_dir):
         if not all(_md5(data_dir / file) == md5 for file, md5 in home.files.items()):
             archive = data_dir / Path(urlsplit(home.url).path).name

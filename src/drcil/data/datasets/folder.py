@@ -24,7 +24,7 @@ from ..sources.decode import STANDARD
 from ..sources.filelist import FileList, directory_names
 from ..sources.files import FileSource, damaged
 from ..sources.imageset import ImageSet
-from .dataset import Dataset, DataSpec
+from .dataset import ByHand, Dataset, DataSpec, dataset
 
 SPEC = DataSpec(
     kind="imagenet",
@@ -32,17 +32,20 @@ SPEC = DataSpec(
     memory="20/class",
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
-    padding=0,
-    flip=True,
     augment="basic",
+    crop="resized",
+    flip=True,
+    brightness=True,
+    policy="imagenet",
 )
 VERIFY_LIMIT = 100_000
 TEST_SHARE = 0.2
 
 
-def load_folder(path: Path, image_size: int | None = None) -> Dataset:
+@dataset("folder", spec=SPEC, home=ByHand("it is a folder of your own"), argument="PATH")
+def load_folder(place: str | Path, root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Your own images, one directory per class. Either of the two layouts will do."""
-    path = path.expanduser().absolute()
+    path = Path(place).expanduser().absolute()
     if not os.path.isdir(path):  # Unlike the path's own method it is never an error.
         raise UserError(f"folder:{path} is not a directory; give the path of a folder with one directory per class")
     classes = directory_names(path)

@@ -20,20 +20,17 @@ from ...errors import UserError
 from ..sources.decode import STANDARD
 from ..sources.filelist import directory_names
 from . import folder
-from .dataset import DATASETS, SPECS, Dataset
-from .fetch import HOMES, ByHand
+from .dataset import CUTS_OF_A_HUNDRED, DATASETS, ByHand, Dataset, dataset
 from .place import data_directory
 
 FIRST_OF_HUNDRED, LAST_OF_HUNDRED = "n01440764", "n01855672"
 
-for _name, _memory in {"imagenet100": "2000", "imagenet100-first": "2000", "imagenet1000": "20000"}.items():
-    SPECS.register(_name)(replace(folder.SPEC, memory=_memory, augment="auto"))
-    HOMES.register(_name)(
-        ByHand(
-            f"{_name} cannot be fetched: obtain ILSVRC 2012 from https://image-net.org and arrange it as "
-            f"imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG in the data directory"
-        )
-    )
+SPEC = replace(folder.SPEC, memory="20000", large_base_memory="20/class", augment="auto")
+SPEC_OF_A_HUNDRED = replace(SPEC, memory="2000")
+HOME = ByHand(
+    "obtain ILSVRC 2012 from https://image-net.org and arrange it as "
+    "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG in the data directory"
+)
 
 
 def draw_order() -> tuple[str, ...]:
@@ -41,7 +38,7 @@ def draw_order() -> tuple[str, ...]:
     return tuple(files(__package__).joinpath("lists", "imagenet100.txt").read_text().split())
 
 
-@DATASETS.register("imagenet1000")
+@dataset("imagenet1000", spec=SPEC, classes=1000, cuts=("b0-10",), home=HOME)
 def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: all 1,000 classes."""
     home = _home("imagenet1000", root)
@@ -51,13 +48,13 @@ def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -
     return _load("imagenet1000", home, classes, image_size)
 
 
-@DATASETS.register("imagenet100")
+@dataset("imagenet100", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED, home=HOME)
 def load_imagenet100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the 100 classes drawn with seed 1993."""
     return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size)
 
 
-@DATASETS.register("imagenet100-first")
+@dataset("imagenet100-first", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED, home=HOME)
 def load_imagenet100_first(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the alphabetically first 100 classes."""
     home = _home("imagenet100-first", root)
@@ -95,5 +92,5 @@ def _load(name: str, home: Path, classes: Sequence[str], image_size: int | None)
         classes=tuple(classes),
         train=folder.image_set((home / "train").absolute(), classes, size),
         test=folder.image_set((home / "val").absolute(), classes, size),
-        spec=SPECS[name],
+        spec=DATASETS[name].spec,
     )
