@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from drcil.data.augment import AUGMENTS, build_augment, normalise
+from drcil.data.augment import AUGMENTS, Augment, build_augment, normalise
 from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, resized_crop
 from drcil.data.augment.pipeline import RandomShift, random_cutout, random_flip
 from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment, SubPolicy
 from drcil.data.datasets import cifar100, digits, folder
+from drcil.data.datasets.dataset import DataSpec
 from drcil.errors import UserError
 
 SPECS = {"digits": digits.SPEC, "cifar": cifar100.SPEC, "imagenet": folder.SPEC}
@@ -231,3 +232,14 @@ def test_normalisation_begun_without_gradients_serves_training() -> None:
     again = normalise(images, mean, std)
     torch.nn.functional.conv2d(again, weight).sum().backward()  # type: ignore[no-untyped-call]
     assert torch.equal(first, again) and not torch.equal(normalise(images, std, mean), again)
+
+
+def test_an_augmentation_from_anywhere_is_built_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AUGMENTS, "_entries", dict(AUGMENTS))
+
+    @AUGMENTS.register("negative")
+    def negative(spec: DataSpec, in_memory: bool) -> Augment:
+        return AUGMENTS["none"](spec, in_memory).then(lambda images, generator: 255 - images)
+
+    images = noise(3)
+    assert torch.equal(build_augment("negative", SPECS["cifar"], in_memory=True)(images, seeded()), 255 - images)

@@ -78,6 +78,12 @@ def datasets() -> Entries:
     ]
 
 
+def augmentations() -> Entries:
+    from ..data.augment import AUGMENTS
+
+    return _summaries(AUGMENTS)
+
+
 def backbones() -> Entries:
     from ..nets.build import BACKBONES
 
@@ -104,6 +110,7 @@ _KINDS: dict[str, Callable[[], Entries]] = {
     "methods": methods,
     "streams": streams,
     "datasets": datasets,
+    "augmentations": augmentations,
     "backbones": backbones,
     "heads": heads,
 }

@@ -37,7 +37,7 @@ EpochsScale = Annotated[
 Profile = Annotated[
     str | None, typer.Option(help="Set of options: full, short, cpu.", show_default="full", rich_help_panel=WHAT)
 ]
-Augment = Annotated[str | None, typer.Option(help="Augmentation: none, crop, basic, auto.", rich_help_panel=WHAT)]
+Augment = Annotated[str | None, typer.Option(help="See 'drcil list augmentations'.", rich_help_panel=WHAT)]
 Validation = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Share of training images to hold out.", rich_help_panel=WHAT)
 ]

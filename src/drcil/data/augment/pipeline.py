@@ -1,22 +1,21 @@
-"""The named training augmentations: which steps, in which order, for which kind of images."""
+"""The training augmentations known by name: which steps, in which order, for which images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from ...errors import unknown
+from ...registry import Registry
 from ..datasets.dataset import DataSpec
 from . import colour, framing
-from .policy import CIFAR10, IMAGENET, AutoAugment
+from .policy import POLICIES, AutoAugment
 
 Step = Callable[[Tensor, torch.Generator], Tensor]
 
-AUGMENTS = ("none", "crop", "basic", "auto")
 JITTER = 63 / 255
 """Brightness factors are uniform in 1 - JITTER .. 1 + JITTER."""
 
@@ -40,40 +39,52 @@ class Augment:
                 augmented = step(augmented, generator)
         return augmented.clone()
 
+    def then(self, *steps: Step) -> Augment:
+        return replace(self, steps=(*self.steps, *steps))
+
+
+AUGMENTS: Registry[Callable[[DataSpec, bool], Augment]] = Registry("augmentation", "drcil.data.augment")
+"""From what is known of the images, and whether they are in memory, to what is done to them in training."""
+
 
 def build_augment(name: str, spec: DataSpec, in_memory: bool) -> Augment:
-    """The augmentation of this name for this kind of images.
+    """The augmentation of this name for images of this kind, in memory or on disk."""
+    return AUGMENTS[name](spec, in_memory)
 
-    ========  ==============================================================================================
-    ``none``   the images as they are
-    ``crop``   random crop, and flip where the spec allows it
-    ``basic``  and brightness
-    ``auto``   and AutoAugment's policy for the kind; then, for ``cifar``, a hole of half the side
-    ========  ==============================================================================================
 
-    The crop is a shifted window after zero padding, except for ``imagenet``: there it is a random-resized crop,
-    cut from the file where images are on disk. ``digits`` have no colours to change: all names but ``none`` crop.
-    PyCIL's usual augmentation is ``basic`` for CIFAR and ImageNet1000 and ``crop`` for ImageNet100.
+@AUGMENTS.register("none")
+def no_augment(spec: DataSpec, in_memory: bool) -> Augment:
+    """The images as they are."""
+    return Augment((), crops_files=False)
+
+
+@AUGMENTS.register("crop")
+def crop_augment(spec: DataSpec, in_memory: bool) -> Augment:
+    """A random crop, and a flip where the images allow it. PyCIL's usual augmentation for ImageNet100.
+
+    The crop is a shift after zero padding, or a random-resized crop, cut from the file where images are on disk.
     """
-    if name not in AUGMENTS:
-        raise unknown("augmentation", name, AUGMENTS)
-    if name == "none":
-        return Augment((), crops_files=False)
-    crops_files = spec.kind == "imagenet" and not in_memory
-    steps: list[Step] = []
-    if spec.kind != "imagenet":
-        steps.append(RandomShift(spec.padding))
-    elif in_memory:
-        steps.append(random_resized_crop)
-    if spec.flip:
-        steps.append(random_flip)
-    if spec.kind != "digits" and name in ("basic", "auto"):
-        steps.append(random_brightness)
-    if spec.kind != "digits" and name == "auto":
-        steps.append(AutoAugment(IMAGENET if spec.kind == "imagenet" else CIFAR10))
-        if spec.kind == "cifar":
-            steps.append(random_cutout)
-    return Augment(tuple(steps), crops_files)
+    if spec.crop == "resized":
+        crop = Augment((random_resized_crop,) if in_memory else (), crops_files=not in_memory)
+    else:
+        crop = Augment((RandomShift(spec.padding),), crops_files=False)
+    return crop.then(random_flip) if spec.flip else crop
+
+
+@AUGMENTS.register("basic")
+def basic_augment(spec: DataSpec, in_memory: bool) -> Augment:
+    """As crop, then brightness where the images allow it. PyCIL's usual augmentation for CIFAR and ImageNet1000."""
+    crop = crop_augment(spec, in_memory)
+    return crop.then(random_brightness) if spec.brightness else crop
+
+
+@AUGMENTS.register("auto")
+def auto_augment(spec: DataSpec, in_memory: bool) -> Augment:
+    """As basic, then AutoAugment and cutout where the images allow them."""
+    augment = basic_augment(spec, in_memory)
+    if spec.policy is not None:
+        augment = augment.then(AutoAugment(POLICIES[spec.policy]))
+    return augment.then(random_cutout) if spec.cutout else augment
 
 
 @dataclass(frozen=True)

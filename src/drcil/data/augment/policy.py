@@ -71,6 +71,8 @@ IMAGENET: tuple[SubPolicy, ...] = (
     ("equalize", 0.8, 8, "equalize", 0.6, 3),
 )
 
+POLICIES: Mapping[str, tuple[SubPolicy, ...]] = MappingProxyType({"cifar10": CIFAR10, "imagenet": IMAGENET})
+
 MIXES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
     {"color": colour, "sharpness": sharpness, "shearX": shear_x, "shearY": shear_y}
 )
