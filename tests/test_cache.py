@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from drcil.cli.run import run_arguments
 from drcil.data.sources.cache import CachedPictures, PictureCache, require_forked, through
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
@@ -176,12 +175,9 @@ def test_sizes_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
         require_forked(2)
 
 
-def test_the_command_line_takes_and_passes_on_cache_and_compile(tmp_path: Path) -> None:
+def test_runs_with_compiled_nets_are_other_runs_and_those_with_a_cache_are_not() -> None:
     settings = make_settings(method="icarl", stream="digits-b0-5", engine={"cache": "2GB", "compile": True})
-    arguments = run_arguments(settings, tmp_path)
-    assert "--cache=2000000000" in arguments and "--compile" in arguments
     plain = make_settings(method="icarl", stream="digits-b0-5", engine={"cache": "1MB"})
-    assert "--compile" not in run_arguments(plain, tmp_path)
     assert plain.choices() == make_settings(method="icarl", stream="digits-b0-5").choices(), "a cache changes nothing"
     assert settings.choices() != plain.choices(), "compiled nets round in their own way"
     with pytest.raises(UserError, match=r"engine\.cache"):

@@ -15,7 +15,7 @@ from PIL import Image
 
 from drcil import __version__
 from drcil.cli import main
-from drcil.cli.run import method_settings, toml_value
+from drcil.cli.options import method_settings, toml_value
 from drcil.methods import METHODS
 from drcil.methods.spec import register_preset
 
@@ -260,7 +260,7 @@ def test_a_stopped_run_tells_how_to_go_on_and_ends_like_one_that_was_not(
 def test_a_stop_before_there_is_a_run_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("drcil.runs.plan.plan_run", lambda *given: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("drcil.cli.training.plan_run", lambda *given: signal.raise_signal(signal.SIGTERM))
     assert main(TINY) == 130
     assert capsys.readouterr().err == "drcil: stopped\n"
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,23 +21,19 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-import drcil
 from benchmarks import startup
 from drcil.cli import main
-from drcil.cli.compare import share_cores
-from drcil.cli.run import run_arguments
 from drcil.errors import UserError
-from drcil.methods import METHODS
-from drcil.methods.icarl import Icarl
-from drcil.methods.spec import register_preset
-from drcil.nets.output import Readout
 from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
 from drcil.report.plots import mean_curves, plot_comparison
+from drcil.runs.begin import begin_run
+from drcil.runs.plan import load_stream
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
-from drcil.suites.adopt import adopt, find_twin
+from drcil.streams.stream import Stream
 from drcil.suites.children import Child
-from drcil.suites.compare import Entry, carry_out, plan_entries
+from drcil.suites.compare import carry_out, start_run
+from drcil.suites.entries import Entry, plan_entries, share_cores
 from drcil.suites.folder import find_place, open_folder, write_folder
 from drcil.suites.follow import Follower
 from drcil.suites.reuse import find_run, is_finished
@@ -57,20 +53,8 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRCIL_DATA", raising=False)
 
 
-class ClassifierFirst(Icarl):
-    """iCaRL, read by its classifier."""
-
-    def readouts(self) -> Mapping[str, Readout]:
-        return dict(reversed(super().readouts().items()))
-
-
-@pytest.fixture
-def twin(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a method that is trained as iCaRL is."""
-    monkeypatch.setattr(METHODS, "_entries", dict(METHODS))
-    card = {"summary": "iCaRL by its classifier", "paper": "none", "year": 2017, "recipe": "icarl"}
-    register_preset("icarl-classifier", ClassifierFirst, trained_as="icarl", **card)
-    return "icarl-classifier"
+def load() -> Stream:
+    return load_stream(tiny())
 
 
 # Figures
@@ -170,8 +154,8 @@ def test_curves_of_many_methods_are_listed_as_they_end(tmp_path: Path) -> None:
 
 
 def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_path: Path) -> None:
-    run = Run.create(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
-    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs", run.stream)
+    run = begin_run(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
+    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs", load)
     assert found is not None and found.directory == run.directory
     for other in (
         {"seed": 1},
@@ -184,154 +168,50 @@ def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_pat
         {"validation": 0.1},
         {"engine": {"precision": "bf16-mixed"}},
     ):
-        assert find_run(tiny(**other), tmp_path / "runs", run.stream) is None, other
-    assert find_run(tiny("icarl"), tmp_path / "runs", run.stream) is None
+        assert find_run(tiny(**other), tmp_path / "runs", load) is None, other
+    assert find_run(tiny("icarl"), tmp_path / "runs", load) is None
     (tmp_path / "runs" / "damaged").mkdir()
     (tmp_path / "runs" / "damaged" / "config.toml").write_text("format =")
-    assert find_run(tiny(), tmp_path / "runs", run.stream) is not None
+    assert find_run(tiny(), tmp_path / "runs", load) is not None
 
 
 def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_path: Path) -> None:
-    Run.create(tiny(), tmp_path / "runs" / "a-stopped")
-    run = Run.create(tiny(), tmp_path / "runs" / "finished")
+    begin_run(tiny(), tmp_path / "runs" / "a-stopped")
+    run = begin_run(tiny(), tmp_path / "runs" / "finished")
     result = run.go()
     before = {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")}
-    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
     assert (entry.directory, entry.result) == (run.directory, result)
     assert {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")} == before
     # What was learnt with another recipe than today's is another run.
     state = run.directory / "tasks" / "02" / "state.json"
     state.write_text(state.read_text().replace('"momentum": 0.9', '"momentum": 0.8'))
-    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
     assert entry.directory.name == "a-stopped" and entry.result is None
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
 def test_a_run_of_which_the_result_is_damaged_goes_on(content: str, tmp_path: Path) -> None:
-    run = Run.create(tiny(), tmp_path / "runs" / "mine")
+    run = begin_run(tiny(), tmp_path / "runs" / "mine")
     whole = run.go()
     (run.directory / "result.json").write_text(content)
-    (entry,) = plan_entries([tiny()], tmp_path / "runs")
+    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
     assert (entry.directory, entry.begun, entry.result) == (run.directory, True, None)
     assert run.go() == whole
 
 
 def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
-    Run.create(tiny(memory="20"))
-    (entry,) = plan_entries([tiny()], Path("runs"))
+    begin_run(tiny(memory="20"))
+    (entry,) = plan_entries([tiny()], Path("runs"), load)
     assert not entry.begun and entry.directory == Path("runs/replay-digits-b0-5-seed0-2")
 
 
-def test_settings_survive_the_command_line(tmp_path: Path) -> None:
-    settings = tiny(
-        seed=3,
-        order_seed=4,
-        memory="2/class",
-        tasks=1,
-        augment="none",
-        validation=0.25,
-        profile="cpu",
-        settings={"first.curve": "steps", "first.milestones": [1, 2], "first.lr": 1e-3, "first.warmup": 0},
-        engine={"device": "cpu", "threads": 1, "workers": 0, "cache": "1GB", "eval_every": 1},
-    )
-    assert main([*run_arguments(settings, tmp_path / "run"), "--quiet"]) == 0
-    assert Run.open(tmp_path / "run").settings == settings
-
-
-# Twins
-
-
-REGISTERED = [(spec.trained_as, name) for name, spec in METHODS.items() if spec.trained_as]
-
-
-@pytest.mark.usefixtures("twin")
-@pytest.mark.parametrize(
-    ("first", "second"), [("icarl", "icarl-classifier"), ("icarl-classifier", "icarl"), *REGISTERED]
-)
-def test_an_adopted_run_is_as_if_it_had_been_trained(
-    first: str, second: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained = Run.create(tiny(second, validation=0.2), tmp_path / "outright" / "run")
-    trained.go()
-    source = Run.create(tiny(first, validation=0.2), tmp_path / "runs" / "first")
-    source.go()
-    before = outcome(source.directory)
-    arguments = run_arguments(tiny(second, validation=0.2), tmp_path / "runs" / "second")
-    assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"2 tasks adopted from {source.directory}: {second} is trained as {first} is\n")
-    assert "task 1 done" not in said
-
-    adopted = Run.open(tmp_path / "runs" / "second")
-    assert_same(outcome(trained.directory), outcome(adopted.directory))
-    assert adopted.result()["readout"] == trained.result()["readout"] != source.result()["readout"]
-    for own, outright in zip(adopted.finished_tasks(), trained.finished_tasks(), strict=True):
-        states = [json.loads((task / "state.json").read_text()) for task in (own, outright)]
-        for state in states:
-            del state["task"]["seconds"], state["task"]["learning_seconds"]
-        assert states[0] == states[1]
-    events = [json.loads(line) for line in (adopted.directory / "events.jsonl").read_text().splitlines()]
-    assert [event["event"] for event in events] == ["Adopted", "Started"]
-
-    # It is a run like any other, and does without the one it came from.
-    assert_same(before, outcome(source.directory))
-    shutil.rmtree(source.directory)
-    assert main(["resume", str(adopted.directory), "--quiet"]) == 0
-    assert main(["show", str(adopted.directory)]) == 0
-    capsys.readouterr()
-    assert main(["evaluate", str(adopted.directory), "digits-b0-5", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(trained.result()["last"], abs=0.01)
-    learner = drcil.load(adopted.finished_tasks()[-1], device="cpu")
-    assert learner.options.method == second and list(learner.readouts()) == list(trained.result()["readouts"])
-
-
 def test_a_run_that_was_killed_before_its_first_result_goes_on(tmp_path: Path) -> None:
-    run = Run.create(tiny(), tmp_path / "run")
+    run = begin_run(tiny(), tmp_path / "run")
     whole = run.go()
     (run.directory / "result.json").unlink()
     assert main(["resume", str(run.directory)]) == 0
     assert run.result() == whole
-
-
-def test_what_a_twin_has_not_learnt_yet_is_trained(twin: str, tmp_path: Path) -> None:
-    trained = Run.create(tiny(twin, tasks=3), tmp_path / "outright" / "run")
-    trained.go()
-    Run.create(tiny("icarl", tasks=1), tmp_path / "runs" / "first").go()
-    assert main([*run_arguments(tiny(twin, tasks=3), tmp_path / "runs" / "second"), "--quiet"]) == 0
-    assert_same(outcome(trained.directory), outcome(tmp_path / "runs" / "second"))
-
-
-def test_only_a_twin_of_the_same_settings_is_adopted(twin: str, tmp_path: Path) -> None:
-    run = Run.create(tiny("icarl", tasks=1), tmp_path / "icarl")
-    run.go()
-    assert find_twin(tiny(twin), tmp_path, run.stream()) is not None
-    assert find_twin(tiny(twin, seed=1), tmp_path, run.stream()) is None
-    assert find_twin(tiny(twin, settings={"temperature": 3.0}), tmp_path, run.stream()) is None
-    assert find_twin(tiny("replay"), tmp_path, run.stream()) is None
-
-
-@pytest.mark.parametrize(("damaged", "kept"), [("tasks/01/memory.safetensors", 0), ("tasks/02/method.safetensors", 1)])
-def test_of_a_damaged_twin_only_what_fits_is_adopted(
-    damaged: str, kept: int, twin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained = Run.create(tiny(twin), tmp_path / "outright" / "run")
-    trained.go()
-    source = Run.create(tiny("icarl"), tmp_path / "runs" / "first")
-    source.go()
-    (source.directory / damaged).write_bytes(b"half")
-    assert main(run_arguments(tiny(twin), tmp_path / "runs" / "second")) == 0
-    assert capsys.readouterr().out.startswith("1 task adopted" if kept else f"{twin} on digits-b0-5")
-    assert_same(outcome(trained.directory), outcome(tmp_path / "runs" / "second"))
-
-
-def test_nothing_is_adopted_into_a_run_that_another_process_works_on(twin: str, tmp_path: Path) -> None:
-    source = Run.create(tiny("icarl", tasks=1), tmp_path / "first")
-    source.go()
-    second = Run.create(tiny(twin, tasks=1), tmp_path / "second")
-    with second.alone():
-        told = told_by_another_process(lambda: adopt(second, source, second.stream()))
-    assert told == f"{second.directory} is in use by another process; wait for it or stop it"
-    assert second.finished_tasks() == []
 
 
 # Images that change
@@ -380,44 +260,37 @@ def test_what_was_learnt_from_other_images_is_not_used_again(
     change: Callable[[Path], None],
     split: str,
     pictures: Path,
-    twin: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings, parent = of_pictures(pictures), tmp_path / "runs"
-    run = Run.create(settings, parent / "first")
+    run = begin_run(settings, parent / "first")
     run.go()
-    assert plan_entries([settings], parent)[0].result == run.result()
-    assert find_twin(of_pictures(pictures, twin), parent, run.stream()) is not None
+    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
     change(pictures / split)
-    (entry,) = plan_entries([settings], parent)
+    (entry,) = plan_entries([settings], parent, lambda: load_stream(settings))
     assert not entry.begun and entry.result is None
-    assert main(run_arguments(of_pictures(pictures, twin), parent / "second")) == 0
-    said = capsys.readouterr().out
-    assert "adopted" not in said and "task 1 done" in said
-    assert is_finished(Run.open(parent / "second"))
 
 
 def test_a_run_from_before_digests_is_used_unless_its_images_contradict(pictures: Path, tmp_path: Path) -> None:
     settings, parent = of_pictures(pictures), tmp_path / "runs"
-    run = Run.create(settings, parent / "first")
+    run = begin_run(settings, parent / "first")
     run.go()
     forget_digests(run)
-    assert plan_entries([settings], parent)[0].result == run.result()
+    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
     shutil.copytree(pictures, tmp_path / "before")
     for change in (add_one, rename_one):
         change(pictures / "train")
-        assert not plan_entries([settings], parent)[0].begun
+        assert not plan_entries([settings], parent, lambda: load_stream(settings))[0].begun
         shutil.rmtree(pictures)
         shutil.copytree(tmp_path / "before", pictures)
-    assert plan_entries([settings], parent)[0].result == run.result()
+    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
 
 
 def test_without_its_images_a_finished_run_is_still_compared(pictures: Path, tmp_path: Path) -> None:
     settings, parent = of_pictures(pictures), tmp_path / "runs"
-    result = Run.create(settings, parent / "first").go()
+    result = begin_run(settings, parent / "first").go()
     shutil.rmtree(pictures)
-    assert plan_entries([settings], parent)[0].result == result
+    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == result
 
 
 # Many at a time
@@ -464,32 +337,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drcil.suites.compare._GLANCE", 0.0)
 
 
-@pytest.mark.usefixtures("_at_once", "twin")
+@pytest.mark.usefixtures("_at_once")
 @given(jobs=st.integers(1, 4), looks=st.lists(st.integers(1, 5), min_size=6, max_size=6))
-def test_never_more_at_a_time_than_asked_and_never_twins(jobs: int, looks: list[int]) -> None:
-    names = ["icarl", "replay", "icarl-classifier"]
+def test_never_more_at_a_time_than_asked(jobs: int, looks: list[int]) -> None:
+    names = ["icarl", "replay", "wa"]
     entries = [Entry(tiny(name, seed=seed), Path("nowhere"), begun=False) for seed in (0, 1) for name in names]
     display = Listing()
     pace = iter(looks)
     carry_out(entries, jobs, lambda entry: Script(next(pace), "it was only played"), display)
     assert [entry.failure for entry in entries] == ["it was only played"] * 6
-    for lines in display.shown:
-        assert len(lines) <= jobs
-        for seed in (0, 1):
-            assert sum(line.startswith("icarl") and f"seed {seed}" in line for line in lines) <= 1
-
-
-@pytest.mark.usefixtures("_at_once", "twin")
-def test_what_was_begun_goes_on_before_its_twin_begins() -> None:
-    entries = [Entry(tiny("icarl-classifier"), Path("a"), begun=False), Entry(tiny("icarl"), Path("b"), begun=True)]
-    order: list[str] = []
-
-    def start(entry: Entry) -> Script:
-        order.append(entry.settings.method)
-        return Script(2, "it was only played")
-
-    carry_out(entries, 4, start, Listing())
-    assert order == ["icarl", "icarl-classifier"]
+    assert max(map(len, display.shown)) <= jobs
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -515,7 +372,7 @@ def test_cores_are_shared_unless_it_is_said_otherwise(monkeypatch: pytest.Monkey
 
 
 def test_a_run_is_followed_through_its_events(tmp_path: Path) -> None:
-    run = Run.create(tiny(tasks=2), tmp_path / "run")
+    run = begin_run(tiny(tasks=2), tmp_path / "run")
     with pytest.raises(RuntimeError):
         run.go(listener=_fail)
     follower = Follower(run.directory)
@@ -643,7 +500,7 @@ def test_what_cannot_be_compared_is_said_before_anything_runs(
 
 def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without memory replay does as well as fine-tuning, which is finished already, and iCaRL refuses."""
-    finetuned = Run.create(tiny("finetune"))
+    finetuned = begin_run(tiny("finetune"))
     finetuned.go()
     command = ["compare", "icarl", "replay", "finetune", "digits-b0-5", "--memory", "none", *TINY_OPTIONS]
     assert main([*command, "--json", "--jobs", "2"]) == 1
@@ -661,6 +518,25 @@ def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.C
     assert f"failed: {why}" in (place / "table.md").read_text()
     assert json.loads((place / "comparison.json").read_text()) == json.loads(output.out)
     assert not (tmp_path / "runs" / "icarl-digits-b0-5-seed0").exists()
+
+
+def test_a_comparison_begins_runs_that_anyone_can_resume(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their settings are on disk before a process is started, which does no more than resume them."""
+    settings = of_pictures(pictures)
+    (pictures / "train" / "class0" / "broken.png").write_bytes(b"no picture")
+    (entry,) = plan_entries([settings], tmp_path / "runs", lambda: load_stream(settings))
+    child = start_run(entry, lambda: load_stream(settings), tmp_path / "logs")
+    assert child.failure() is None
+    child.close()
+    assert entry.begun and Run.open(entry.directory).settings == settings
+    assert is_finished(Run.open(entry.directory))
+    assert "1 file cannot be read and is left out" in (tmp_path / "logs" / f"{entry.directory.name}.log").read_text()
+    before = (entry.directory / "result.json").read_bytes()
+    assert main(["resume", str(entry.directory), "--quiet"]) == 0
+    assert (entry.directory / "result.json").read_bytes() == before
+    assert capsys.readouterr().err.startswith("drcil: warning: 1 file cannot be read and is left out")
 
 
 def test_why_a_process_ended(tmp_path: Path) -> None:
@@ -705,7 +581,7 @@ def test_a_comparison_that_was_killed_goes_on_and_ends_the_same(
 ) -> None:
     """By a polite kill within the first run, then by one that leaves no time for anything."""
     for method in ("replay", "icarl"):
-        Run.create(tiny(method, tasks=3, epochs_scale=0.2), tmp_path / "outright" / method).go()
+        begin_run(tiny(method, tasks=3, epochs_scale=0.2), tmp_path / "outright" / method).go()
     for number, code in ((signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)):
         events = tmp_path / "runs" / "replay-digits-b0-5-seed0" / "events.jsonl"
         before = events.stat().st_size if events.exists() else 0

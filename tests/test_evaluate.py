@@ -11,8 +11,8 @@ import pytest
 import drcil
 from drcil import Learner
 from drcil.cli import main
+from drcil.runs.begin import begin_run
 from drcil.runs.evaluate import evaluate
-from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
 
@@ -49,7 +49,7 @@ def test_figures_are_counts_of_test_images(model: Path, readout: str | None) -> 
 def test_a_run_is_measured_as_its_own_result_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last finished task, on the class order of the run."""
     settings = make_settings(method="replay", stream="digits-b0-5", order_seed=3, tasks=2, epochs_scale=SCALE)
-    result = Run.create(settings, tmp_path / "r").go()
+    result = begin_run(settings, tmp_path / "r").go()
     assert main(["evaluate", str(tmp_path / "r"), "digits-b0-5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["accuracy", "correct", "total", "top5", "per_task", "readout", "model", "stream"]
@@ -115,6 +115,6 @@ def test_grey_images_are_not_for_a_model_of_coloured_ones(tmp_path: Path, capsys
 def test_what_is_no_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(tmp_path), "digits-b0-5"]) == 2
     assert "is neither a model nor a run" in capsys.readouterr().err
-    Run.create(make_settings(method="replay", stream="digits-b0-5"), tmp_path / "r")
+    begin_run(make_settings(method="replay", stream="digits-b0-5"), tmp_path / "r")
     assert main(["evaluate", str(tmp_path / "r"), "digits-b0-5"]) == 2
     assert "has no model yet: its first task is not finished" in capsys.readouterr().err

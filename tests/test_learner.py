@@ -12,7 +12,7 @@ from PIL import Image
 
 from drcil import Learner, UserError
 from drcil.data.sources.imageset import ArraySource, ImageSet
-from drcil.runs.run import Run
+from drcil.runs.begin import begin_run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import Task, make_stream
 from drcil.train.events import Event, StageDone, StepDone
@@ -212,11 +212,9 @@ def test_what_depends_on_data_is_checked_before_training(options: dict[str, Any]
 
 
 def test_a_run_knows_from_the_start_that_its_memory_will_not_do(tmp_path: Path) -> None:
-    events: list[Event] = []
-    run = Run.create(make_settings(method="icarl", stream="digits-b0-5", memory="9"), tmp_path / "run")
     with pytest.raises(UserError, match="memory of '9' has none for each of 10 classes; give a memory of at least 10"):
-        run.go(listener=events.append)
-    assert not events
+        begin_run(make_settings(method="icarl", stream="digits-b0-5", memory="9"), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

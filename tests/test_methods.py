@@ -17,6 +17,8 @@ from drcil.methods import METHODS
 from drcil.methods.parts import NearestMean
 from drcil.methods.resolve import resolve_settings, setting_keys
 from drcil.nets.output import Output
+from drcil.runs.begin import begin_run
+from drcil.runs.plan import load_stream
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
 from drcil.stages import Batch, Losses, Stage
@@ -81,7 +83,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         settings=dict.fromkeys(sizes, 64),
         engine={"device": "cpu"},
     )
-    made = Run.create(settings, tmp_path_factory.mktemp("runs") / "run")
+    made = begin_run(settings, tmp_path_factory.mktemp("runs") / "run")
     watched = Watched(TrainingEngine.fit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingEngine, "fit", lambda engine, stage: watched(engine, stage))
@@ -106,7 +108,7 @@ def test_the_result_says_everything(run: Run) -> None:
 def test_the_memory_keeps_to_its_budget(run: Run) -> None:
     own = METHODS[run.settings.method].build.memory
     budget = Budget.parse(own or MEMORY)
-    stream = run.stream()
+    stream = load_stream(run.settings)
     of_row: dict[int, int] = {}
     for task, directory in zip(stream, run.finished_tasks(), strict=True):
         of_row |= _pairs(task.new)
@@ -137,7 +139,7 @@ def test_a_saved_task_is_a_model_that_answers_bit_for_bit_the_same(run: Run) -> 
     for number, directory in enumerate(run.finished_tasks(), start=1):
         tensors, _ = read_tensors(directory / "predictions.safetensors")
         learner = drcil.load(directory, device="cpu")
-        for name, ranking in learner.rank(run.stream().task(number).test).items():
+        for name, ranking in learner.rank(load_stream(run.settings).task(number).test).items():
             assert torch.equal(ranking.classes, tensors[f"{name}.classes"])
             assert torch.equal(ranking.scores, tensors[f"{name}.scores"])
         assert learner.method.parameters() == run.result()["per_task"][number - 1]["parameters"]

@@ -17,7 +17,7 @@ import drcil
 from drcil import Learner, UserError
 from drcil.data.sources.imageset import ChainSource
 from drcil.disk import read_json, read_tensors, write_json, write_tensors
-from drcil.runs.run import Run
+from drcil.runs.begin import begin_run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
 
@@ -163,7 +163,7 @@ def test_a_task_of_a_run_is_a_model(tmp_path: Path) -> None:
     settings = make_settings(
         method="replay", stream="digits-b0-5", tasks=2, epochs_scale=0.03, engine={"device": "cpu"}
     )
-    run = Run.create(settings, tmp_path / "run")
+    run = begin_run(settings, tmp_path / "run")
     run.go()
     learner = make_learner("replay", settings={})
     for number in (0, 1):

@@ -26,6 +26,8 @@ from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.resolve import setting_keys
 from drcil.methods.spec import register_preset
+from drcil.runs.begin import begin_run
+from drcil.runs.plan import load_stream, plan_run
 from drcil.runs.run import Run, TaskReport
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
@@ -46,7 +48,7 @@ def make_run(directory: Path, method: str, **options: Any) -> Run:
     schedules = [name for name in setting_keys(METHODS[method].build.Settings) if name.endswith(".batch_size")]
     settings = {**dict.fromkeys(schedules, 64), **options.pop("settings", {})}
     defaults = {"stream": "digits-b0-5", "tasks": 3, "epochs_scale": 0.03, "engine": ENGINE, "settings": settings}
-    return Run.create(make_settings(method=method, **{**defaults, **options}), directory)
+    return begin_run(make_settings(method=method, **{**defaults, **options}), directory)
 
 
 def outcome(directory: Path) -> dict[str, Any]:
@@ -224,7 +226,7 @@ def test_settings_cannot_change_halfway(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(UserError, match=rf"cannot go on: '{name}' in its config.toml is not what it was when task"):
             Run.open(run.directory).go()
     config.write_text(before)
-    other = make_stream("digits-b0-5", order_seed=5)
+    other = plan_run(run.settings, make_stream("digits-b0-5", order_seed=5))
     with pytest.raises(UserError, match=r"in another order than .* class 0 is '4' in the model and '[^4]' in the"):
         Run.open(run.directory).go(other)
     config.write_text(before.replace("tasks = 3", "tasks = 2").replace("workers = 2", "workers = 1"))
@@ -368,11 +370,11 @@ def test_a_snapshot_of_other_images_is_ignored(photographs: Path, tmp_path: Path
 def test_a_damaged_file_is_named_in_one_sentence_also_by_a_worker(photographs: Path, tmp_path: Path) -> None:
     options = {"image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005, "engine": {**ENGINE, "workers": 1}}
     run = make_run(tmp_path / "run", "icarl", stream=f"folder:{photographs}-b0-2", memory="8", **options)
-    stream = run.stream()
+    plan = plan_run(run.settings)
     for file in photographs.glob("train/*/7.png"):
         file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UserError, match=r"class\d/7.png cannot be read as an image") as caught:
-        run.go(stream)
+        run.go(plan)
     assert "\n" not in str(caught.value)
 
 
@@ -433,6 +435,7 @@ def test_exemplars_of_a_dataset_without_a_name_are_the_same_after_a_stop(tmp_pat
     outcomes = []
     for name, stops in (("whole", []), ("stopped", [(TaskReport, 1), (StepDone, 2), (TaskReport, 2)])):
         run = make_run(tmp_path / name, "icarl", memory="12")
+        plan = plan_run(run.settings, load_stream(run.settings, replace(known, train=train)))
         for kind, number in stops:
 
             def stop(event: Event | TaskReport, kind: type = kind, number: int = number) -> None:
@@ -441,7 +444,7 @@ def test_exemplars_of_a_dataset_without_a_name_are_the_same_after_a_stop(tmp_pat
                     raise Stop
 
             with pytest.raises(Stop):
-                run.go(run.stream(replace(known, train=train)), listener=stop, after_task=stop)
-        run.go(run.stream(replace(known, train=train)))
+                run.go(plan, listener=stop, after_task=stop)
+        run.go(plan)
         outcomes.append(outcome(run.directory))
     assert_same(*outcomes)

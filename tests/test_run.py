@@ -11,6 +11,8 @@ import drcil
 from drcil import Learner
 from drcil.cli import main
 from drcil.errors import UserError
+from drcil.runs.begin import begin_run
+from drcil.runs.plan import load_stream
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
 from drcil.streams.stream import make_stream
@@ -28,34 +30,47 @@ SETTINGS = make_settings(
 
 
 def test_settings_survive_the_disk(tmp_path: Path) -> None:
-    Run.create(SETTINGS, tmp_path / "run")
-    assert Run.open(tmp_path / "run").settings == SETTINGS
+    settings = make_settings(
+        method="replay",
+        stream="digits-b0-5",
+        seed=3,
+        order_seed=4,
+        memory="2/class",
+        tasks=1,
+        augment="none",
+        validation=0.25,
+        profile="cpu",
+        settings={"first.curve": "steps", "first.milestones": [1, 2], "first.lr": 1e-3, "first.warmup": 0},
+        engine={"device": "cpu", "threads": 1, "workers": 0, "cache": "1GB", "eval_every": 1},
+    )
+    begin_run(settings, tmp_path / "run")
+    assert Run.open(tmp_path / "run").settings == settings
 
 
 def test_without_a_place_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    places = [Run.create(SETTINGS).directory.as_posix() for _ in range(3)]
+    places = [begin_run(SETTINGS).directory.as_posix() for _ in range(3)]
     name = "runs/replay-digits-b0-5-seed0"
     assert places == [name, f"{name}-2", f"{name}-3"]
 
 
 def test_nothing_that_is_there_is_touched(tmp_path: Path) -> None:
-    Run.create(SETTINGS, tmp_path / "run")
+    begin_run(SETTINGS, tmp_path / "run")
     with pytest.raises(UserError, match=r"run already holds a run; 'drcil resume .*run' goes on with it"):
-        Run.create(SETTINGS, tmp_path / "run")
+        begin_run(SETTINGS, tmp_path / "run")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").write_text("")
     for place in ("full", "full/letter"):
         with pytest.raises(UserError, match="exists and is not an empty directory; choose another --out"):
-            Run.create(SETTINGS, tmp_path / place)
+            begin_run(SETTINGS, tmp_path / place)
     with pytest.raises(UserError, match=r"cannot write .*config.toml: Not a directory"):
-        Run.create(SETTINGS, tmp_path / "full" / "letter" / "run")
+        begin_run(SETTINGS, tmp_path / "full" / "letter" / "run")
 
 
 def test_a_place_where_making_a_run_was_killed_can_be_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.toml.123.tmp").write_text("half")
-    assert Run.create(SETTINGS, tmp_path / "run").settings == SETTINGS
+    assert begin_run(SETTINGS, tmp_path / "run").settings == SETTINGS
 
 
 def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
@@ -74,11 +89,11 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
 
 def test_a_run_without_a_finished_task_has_no_result(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no result yet: its first task is not finished"):
-        Run.create(SETTINGS, tmp_path / "run").result()
+        begin_run(SETTINGS, tmp_path / "run").result()
 
 
 def test_going_again_on_a_finished_run_changes_nothing(tmp_path: Path) -> None:
-    run = Run.create(SETTINGS, tmp_path / "run")
+    run = begin_run(SETTINGS, tmp_path / "run")
     first = run.go()
     files = {file: file.read_bytes() for file in (tmp_path / "run" / "tasks").rglob("*") if file.is_file()}
     assert Run.open(tmp_path / "run").go() == first == run.result()
@@ -129,8 +144,8 @@ def test_the_held_out_share_is_measured_over_all_classes_seen(tmp_path: Path) ->
             events.append(event)
 
     chosen = SETTINGS.model_copy(update={"tasks": 2, "validation": 0.25, "engine": EngineSettings(eval_every=1)})
-    run = Run.create(chosen, tmp_path / "run")
-    stream = run.stream()
+    run = begin_run(chosen, tmp_path / "run")
+    stream = load_stream(run.settings)
     result = run.go(listener=listener)
     first, second = (stream.task(number).validation for number in (1, 2))
     assert first is not None and second is not None

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted
 from . import options
 from .output import console, print_json
-from .run import method_settings, run_arguments
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
-
-    from ..runs.settings import RunSettings
 
 
 def compare(
@@ -63,11 +54,14 @@ def compare(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on a stream. Runs that are finished are read, those that were stopped go on."""
+    from ..report.board import board
     from ..report.comparison import Outcome, comparison_table, summarise
-    from ..runs.run import RUNS
-    from ..suites.compare import carry_out, plan_entries, start_process
+    from ..runs.begin import RUNS
+    from ..suites.compare import carry_out, start_run
+    from ..suites.entries import may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
     from ..suites.reuse import present_settings
+    from .training import load
 
     require_once(methods)
     chosen = [
@@ -85,7 +79,7 @@ def compare(
             profile=profile,
             augment=augment,
             validation=validation,
-            settings=method_settings(None, None, settings or []),
+            settings=options.method_settings(None, None, settings or []),
             device=device,
             precision=precision,
             threads=threads,
@@ -105,13 +99,14 @@ def compare(
     place = out or find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
     with open_folder(place, question):
-        entries = plan_entries([share_cores(one, jobs) for one in chosen], (out or Path()) / RUNS)
+        present = functools.cache(lambda: load(chosen[0]))
+        entries = plan_entries([share_cores(one, jobs) for one in chosen], (out or Path()) / RUNS, present)
         try:
-            with showing(screen, quiet) as display:
+            with board(screen, quiet) as display:
                 for entry in entries:
                     if entry.result is not None:
                         display.say(f"{entry.name}: finished before, in {entry.directory}")
-                carry_out(entries, jobs, lambda entry: start_process(entry, run_arguments, place / LOGS), display)
+                carry_out(entries, jobs, lambda entry: start_run(entry, present, place / LOGS), display)
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on from here") from None
         summaries = summarise(
@@ -132,57 +127,3 @@ def compare(
         screen.print(f"table: {place / TABLE}{curves}", markup=False, soft_wrap=True)
     if any(entry.failure is not None for entry in entries):
         raise typer.Exit(1)
-
-
-def require_once(methods: Sequence[str]) -> None:
-    """No name is given twice."""
-    for method in methods:
-        if methods.count(method) > 1:
-            raise UserError(f"'{method}' is given {methods.count(method)} times; name each method once")
-
-
-def may_choose_memory(method: str) -> bool:
-    """A lower bound has no memory and an upper bound has all images, whatever the others get."""
-    from ..methods import METHODS
-
-    return METHODS[method].build.memory is None
-
-
-def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
-    """Runs at the same time share the cores, unless it is said how many each may use."""
-    if jobs == 1 or settings.engine.threads is not None:
-        return settings
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    return settings.model_copy(update={"engine": settings.engine.model_copy(update={"threads": threads})})
-
-
-class Board:
-    """Lines for what is done; on a terminal a live line for each run under way, elsewhere a line for each task."""
-
-    def __init__(self, screen: Console, live: Live | None, quiet: bool) -> None:
-        self._screen, self._live, self._quiet = screen, live, quiet
-
-    def say(self, line: str) -> None:
-        if not self._quiet:
-            self._screen.print(line, markup=False, soft_wrap=True)
-
-    def step(self, line: str) -> None:
-        if self._live is None:
-            self.say(line)
-
-    def show(self, lines: Sequence[str]) -> None:
-        from rich.text import Text
-
-        if self._live is not None:
-            self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
-
-
-@contextmanager
-def showing(screen: Console, quiet: bool) -> Iterator[Board]:
-    from rich.live import Live
-
-    if quiet or not screen.is_terminal:
-        yield Board(screen, None, quiet)
-        return
-    with Live(console=screen, transient=True) as live:
-        yield Board(screen, live, quiet)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from ..runs.settings import RunSettings
@@ -70,3 +73,43 @@ def chosen_settings(*, data: Path | None, compile: bool, **given: Any) -> RunSet
         data=str(data.expanduser().absolute()) if data else None,
         engine={name: value for name, value in engine.items() if value is not None},
     )
+
+
+def method_settings(head: str | None, remedy: str | None, given: list[str]) -> dict[str, Any]:
+    """The method's settings that were given by hand: ``--head`` and ``--remedy``, and over them every ``--set``."""
+    chosen: dict[str, Any] = {}
+    if head is not None:
+        chosen["head"] = head
+    if remedy is not None:
+        chosen["remedies"] = [] if remedy == "none" else [name.strip() for name in remedy.split(",")]
+    for assignment in given:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set takes KEY=VALUE, such as later.epochs=20, not '{assignment}'")
+        chosen[key.strip()] = toml_value(value.strip())
+    return chosen
+
+
+def toml_value(text: str) -> Any:
+    """A number, truth value, list or table as TOML writes it; anything else is a string.
+
+    >>> toml_value("0.5"), toml_value("[30, 50]"), toml_value("cosine")
+    (0.5, [30, 50], 'cosine')
+    """
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
+    """A head and remedies can be chosen for the methods that are pipelines."""
+    from ..methods import METHODS
+
+    known = METHODS[method].build.Settings.model_fields
+    for option, setting, given in (("--head", "head", head), ("--remedy", "remedies", remedy)):
+        if given is not None and setting not in known:
+            raise UserError(
+                f"{option} is for the pipelines maf, mdt and mec and their combinations; '{method}' is none"
+            )

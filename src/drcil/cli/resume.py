@@ -14,10 +14,8 @@ def resume(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.")] = False,
 ) -> None:
     """Go on with a stopped run; it ends as if nothing had happened."""
-    from ..runs.plan import plan_run
     from ..runs.run import Run
-    from .training import train
+    from .training import make_plan, train
 
     run = Run.open(directory)
-    stream = run.stream()
-    train(run, stream, plan_run(run.settings, stream), json=json, quiet=quiet)
+    train(run, make_plan(run.settings), json=json, quiet=quiet)

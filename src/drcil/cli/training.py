@@ -1,23 +1,42 @@
-"""What ``run`` and ``resume`` share: a run under way, shown, and its result."""
+"""What the verbs that train share: a run that is planned, then carried out and shown, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
+from ..data.datasets.check import skipped_files
 from ..errors import Interrupted
 from ..report.plots import plot_curve
 from ..report.progress import showing
 from ..report.tables import summary_table, task_line, task_table
+from ..runs.plan import Plan, load_stream, plan_run
 from ..runs.run import Run, TaskReport
+from ..runs.settings import RunSettings
 from ..streams.stream import Stream
 from ..train.events import silence
-from .output import console, print_json
+from .output import console, print_json, warn
 
 CURVE = "curve.png"
+_NAMED_FILES = 3
 
 
-def train(run: Run, stream: Stream, work: Sequence[Sequence[int]], *, json: bool, quiet: bool) -> None:
+def load(settings: RunSettings) -> Stream:
+    """The stream of a run, with a warning that names some of the files that could not be read and are left out."""
+    stream = load_stream(settings)
+    skipped = skipped_files(stream.dataset)
+    if skipped:
+        more = ", …" if len(skipped) > _NAMED_FILES else ""
+        files = "1 file cannot be read and is" if len(skipped) == 1 else f"{len(skipped)} files cannot be read and are"
+        warn(f"{files} left out: {', '.join(skipped[:_NAMED_FILES])}{more}")
+    return stream
+
+
+def make_plan(settings: RunSettings) -> Plan:
+    """What a run will do, with the same warning."""
+    return plan_run(settings, load(settings))
+
+
+def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
     """Learn what is left to learn, then print the result."""
     screen = console(stderr=json)
 
@@ -32,11 +51,12 @@ def train(run: Run, stream: Stream, work: Sequence[Sequence[int]], *, json: bool
 
     try:
         if not quiet:
-            screen.print(f"{run.settings.method} on {stream.name}, in {run.directory}", markup=False, soft_wrap=True)
+            own = run.settings
+            screen.print(f"{own.method} on {own.stream}, in {run.directory}", markup=False, soft_wrap=True)
             if run.has_result():
                 screen.print(task_table(run.result()))
-        with nullcontext(silence) if quiet else showing(screen, work) as listener:
-            result = run.go(stream, listener, after_task)
+        with nullcontext(silence) if quiet else showing(screen, plan.work) as listener:
+            result = run.go(plan, listener, after_task)
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; go on with 'drcil resume {run.directory}'") from None
     plot_curve([result], run.directory / CURVE)

@@ -107,6 +107,5 @@ register_preset(
     paper=_PAPER,
     year=2022,
     recipe="foster",
-    trained_as="foster",
     primary="boosted",
 )

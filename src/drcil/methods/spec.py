@@ -23,8 +23,6 @@ class MethodSpec:
     recipe: str | Path
     """The name of one of drcil's own, or a file."""
     presets: Mapping[str, Any] = field(default_factory=dict)
-    trained_as: str | None = None
-    """Another name whose training is the same, so that its finished runs can be read as this one's."""
 
     @property
     def head(self) -> str:
@@ -56,11 +54,10 @@ def register_preset(
     paper: str,
     year: int,
     recipe: str | Path,
-    trained_as: str | None = None,
     **presets: Any,
 ) -> None:
     """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
-    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, trained_as))
+    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets))
 
 
 def _first_line(cls: type) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple
+
 import numpy as np
 
+from ..data.datasets.dataset import Dataset
 from ..learner import ImageShape, Learner
 from ..methods import Method, Settings
 from ..schedules import Schedule
 from ..streams.budget import Budget
-from ..streams.stream import Stream
+from ..streams.stream import Stream, make_stream
 from ..train import Journal, Listener
 from ..train.events import silence
 from .settings import RunSettings
@@ -17,10 +21,31 @@ StageWork = tuple[int, ...]
 """Image-epochs (images times epochs) of the stages of one task, in order."""
 
 
-def plan_run(run: RunSettings, stream: Stream) -> list[StageWork]:
-    """The work of every task; or the error that would end the run once its directory exists."""
+class Plan(NamedTuple):
+    """The stream that a run learns, and the work of every task."""
+
+    stream: Stream
+    work: list[StageWork]
+
+
+def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
+    """What the run will do; or the error that would end it once its directory exists. None: its stream is loaded."""
+    stream = stream or load_stream(run)
     learner = start_learner(run, stream)
-    return planned_stages(learner.method, stream, run.tasks)
+    return Plan(stream, planned_stages(learner.method, stream, run.tasks))
+
+
+def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
+    """The run's stream, from its dataset or from the one given in its place."""
+    return make_stream(
+        run.stream,
+        dataset,
+        data_dir=Path(run.data) if run.data else None,
+        image_size=run.image_size,
+        order_seed=run.order_seed,
+        memory=run.memory,
+        validation=run.validation,
+    )
 
 
 def start_learner(

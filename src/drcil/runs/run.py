@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from ..data.datasets.dataset import Dataset
 from ..data.sources.imageset import ImageSet
 from ..disk import (
     append_line,
@@ -41,17 +37,16 @@ from ..methods import METHODS
 from ..methods.resolve import resolve_settings
 from ..metrics import Metrics, TaskPrediction, measure
 from ..models.model import ModelState, fill, fill_memory, parse_state, read_state, write_model
-from ..streams.stream import Stream, make_stream
+from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
+from .environment import environment
 from .match import DATA_DIGEST, data_digest, require_match
-from .plan import planned_stages, start_learner
+from .plan import Plan, plan_run, start_learner
 from .result import make_result
-from .settings import FORMAT, RunSettings, checked, write_settings
+from .settings import FORMAT, RunSettings, checked
 
 CONFIG, RESULT, EVENTS, PREDICTIONS = "config.toml", "result.json", "events.jsonl", "predictions.safetensors"
-RUNS = Path("runs")
-"""Where runs are made unless another place is named."""
 
 
 class TaskReport(NamedTuple):
@@ -63,23 +58,10 @@ class TaskReport(NamedTuple):
 
 
 class Run:
-    """A run's directory. ``create`` makes one, ``open`` finds one, ``go`` learns what is left to learn."""
+    """A run's directory. ``begin_run`` makes one, ``open`` finds one, ``go`` learns what is left to learn."""
 
     def __init__(self, directory: Path, settings: RunSettings) -> None:
         self.directory, self.settings = directory, settings
-
-    @classmethod
-    def create(cls, settings: RunSettings, directory: Path | None = None) -> Run:
-        """A new run; nothing that is already there is touched."""
-        if directory is None:
-            directory = unused(RUNS / settings.name)
-        elif (directory / CONFIG).exists():
-            raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
-        elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
-            raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
-        write_settings(settings, directory / CONFIG)
-        write_json(directory / "environment.json", environment())
-        return cls(directory, settings)
 
     @classmethod
     def open(cls, directory: Path) -> Run:
@@ -96,18 +78,6 @@ class Run:
             raise UserError(f"{directory} has run format {found}; this version of drcil reads format {FORMAT}")
         return cls(directory, checked(values))
 
-    def stream(self, dataset: Dataset | None = None) -> Stream:
-        own = self.settings
-        return make_stream(
-            own.stream,
-            dataset,
-            data_dir=Path(own.data) if own.data else None,
-            image_size=own.image_size,
-            order_seed=own.order_seed,
-            memory=own.memory,
-            validation=own.validation,
-        )
-
     def finished_tasks(self) -> list[Path]:
         """The directories of the tasks that are finished, in order; each is a model."""
         found = [task for task in (self.directory / "tasks").glob("*") if re.fullmatch("[0-9]{2,}", task.name)]
@@ -119,13 +89,13 @@ class Run:
 
     def go(
         self,
-        stream: Stream | None = None,
+        plan: Plan | None = None,
         listener: Listener = silence,
         after_task: Callable[[TaskReport], None] = lambda report: None,
     ) -> dict[str, Any]:
-        """Learn all tasks that are not finished; the result."""
+        """Learn all tasks that are not finished; the result. None: the plan is made now."""
         with self.alone():
-            return self._go(stream or self.stream(), listener, after_task)
+            return self._go(plan or plan_run(self.settings), listener, after_task)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -138,17 +108,17 @@ class Run:
                 remove_directory(task)
             yield
 
-    def _go(self, stream: Stream, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
+    def _go(self, plan: Plan, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
         def tell(event: Event) -> None:
             if isinstance(event, StageStarted | EpochDone | StageDone):
                 self.log(type(event).__name__, **event.__dict__)
             listener(event)
 
-        total = min(self.settings.tasks or len(stream), len(stream))
+        stream = plan.stream
         digest = data_digest(stream.dataset)
         learner = self._learner(stream, digest, tell)
-        self.log("Started", process=os.getpid(), work=planned_stages(learner.method, stream, total))
-        for number in range(len(learner.sizes) + 1, total + 1):
+        self.log("Started", process=os.getpid(), work=plan.work)
+        for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
             self._close(learner, stream, digest, number, time.monotonic() - started)
@@ -259,19 +229,6 @@ class Run:
         append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
 
 
-def environment() -> dict[str, Any]:
-    """Machine and versions, for whoever compares two results."""
-    packages = ("drcil", "torch", "numpy", "pillow", "lightning-fabric")
-    return {
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": sys.argv,
-    }
-
-
 def primary_figures(learner: Learner, stream: Stream, number: int) -> dict[str, Any]:
     """What is kept of a task besides predictions and depends on which readout is primary."""
     held_out = _held_out(stream, number)
@@ -283,11 +240,3 @@ def _held_out(stream: Stream, number: int) -> ImageSet | None:
     """The validation images of all classes that have been seen after this task, if the stream holds any out."""
     parts = [images for task in stream[:number] if (images := task.validation) is not None]
     return reduce(ImageSet.join, parts) if parts else None
-
-
-def unused(path: Path) -> Path:
-    """The path, or with the first number behind it that is not taken."""
-    candidate, number = path, 2
-    while candidate.exists():
-        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return candidate

@@ -11,7 +11,7 @@ from ..disk import leftovers, locked, read_json, write_bytes, write_json
 from ..errors import UserError
 from ..report.comparison import Summary, as_json, markdown, runs_csv, summary_csv
 from ..report.plots import plot_comparison
-from ..runs.run import RUNS
+from ..runs.begin import RUNS
 
 COMPARISON, TABLE, CURVES, LOGS, _LOCK = "comparison.json", "table.md", "curves.png", "logs", ".lock"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,18 @@ Present = Callable[[], Stream | None]
 
 
 def find_run(settings: RunSettings, parent: Path, present: Present) -> Run | None:
-    """The run of these settings right below a directory, of several the one that got furthest."""
-    found = [run for run in equal_runs(settings, parent, present) if run.settings.tasks == settings.tasks]
+    """The run of these settings right below a directory, of several the one that got furthest.
+
+    Where the data is, how many threads compute and on which device may differ; what the images are may not. What
+    cannot be read is passed over.
+    """
+    found = []
+    for config in sorted(parent.glob(f"*/{CONFIG}")):
+        with suppress(UserError):
+            run = Run.open(config.parent)
+            same = run.settings.choices() == settings.choices() and run.settings.tasks == settings.tasks
+            if same and _learnt_as_now(run, present):
+                found.append(run)
     return max(found, key=lambda run: (is_finished(run), len(run.finished_tasks())), default=None)
 
 
@@ -33,19 +43,6 @@ def is_finished(run: Run) -> bool:
     with suppress(UserError):
         return run.result().get("complete") is True
     return False
-
-
-def equal_runs(settings: RunSettings, parent: Path, present: Present) -> Iterator[Run]:
-    """The runs right below a directory that learn what these settings say, however far they are meant to go.
-
-    Where the data is, how many threads compute and on which device may differ; what the images are may not. What
-    cannot be read is passed over.
-    """
-    for config in sorted(parent.glob(f"*/{CONFIG}")):
-        with suppress(UserError):
-            run = Run.open(config.parent)
-            if run.settings.choices() == settings.choices() and _learnt_as_now(run, present):
-                yield run
 
 
 def present_settings(own: RunSettings) -> dict[str, Any]:

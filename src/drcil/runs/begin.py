@@ -1,0 +1,41 @@
+"""The one way to begin a run: a directory with its settings. What goes on with a stopped run carries it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..disk import leftovers, write_json
+from ..errors import UserError
+from .environment import environment
+from .plan import Plan, plan_run
+from .run import CONFIG, Run
+from .settings import RunSettings, write_settings
+
+RUNS = Path("runs")
+"""Where runs are made unless another place is named."""
+
+
+def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan | None = None) -> Run:
+    """A new run; nothing that is already there is touched.
+
+    Whatever would end the run once its directory exists is found out first, by planning it; ``plan``: it was planned.
+    """
+    if plan is None:
+        plan_run(settings)
+    if directory is None:
+        directory = unused(RUNS / settings.name)
+    elif (directory / CONFIG).exists():
+        raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
+    elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
+        raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
+    write_settings(settings, directory / CONFIG)
+    write_json(directory / "environment.json", environment())
+    return Run(directory, settings)
+
+
+def unused(path: Path) -> Path:
+    """The path, or with the first number behind it that is not taken."""
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate

@@ -1,0 +1,23 @@
+"""Where a run is carried out: machine and versions."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+
+def environment() -> dict[str, Any]:
+    """Machine and versions, for whoever compares two results."""
+    packages = ("drcil", "torch", "numpy", "pillow", "lightning-fabric")
+    return {
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "command": sys.argv,
+    }

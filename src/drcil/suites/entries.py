@@ -1,0 +1,74 @@
+"""The runs that a comparison is made of: which are finished, which were begun, where the others will be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..methods import METHODS
+from ..runs.begin import unused
+from ..runs.settings import RunSettings
+from ..streams.stream import Stream
+from .reuse import find_run, is_finished
+
+Load = Callable[[], Stream]
+"""The stream that all runs of a comparison learn; or the error that says why it cannot be had."""
+
+
+@dataclass
+class Entry:
+    """One run of a comparison, and what has become of it."""
+
+    settings: RunSettings
+    directory: Path
+    begun: bool
+    """Whether the directory is this run's already."""
+    result: dict[str, Any] | None = None
+    failure: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.settings.method}, seed {self.settings.seed}"
+
+
+def require_once(methods: Sequence[str]) -> None:
+    """No name is given twice."""
+    for method in methods:
+        if methods.count(method) > 1:
+            raise UserError(f"'{method}' is given {methods.count(method)} times; name each method once")
+
+
+def may_choose_memory(method: str) -> bool:
+    """A lower bound has no memory and an upper bound has all images, whatever the others get."""
+    return METHODS[method].build.memory is None
+
+
+def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
+    """Runs at the same time share the cores, unless it is said how many each may use."""
+    if jobs == 1 or settings.engine.threads is not None:
+        return settings
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    return settings.model_copy(update={"engine": settings.engine.model_copy(update={"threads": threads})})
+
+
+def plan_entries(chosen: Sequence[RunSettings], parent: Path, load: Load) -> list[Entry]:
+    """An entry for each run, with its result if it is finished. All of them learn the stream that is loaded."""
+
+    def present() -> Stream | None:
+        # Where the data is gone, what was learnt from it still can be compared.
+        with suppress(UserError):
+            return load()
+        return None
+
+    entries = []
+    for settings in chosen:
+        run = find_run(settings, parent, present)
+        directory = unused(parent / settings.name) if run is None else run.directory
+        result = run.result() if run is not None and is_finished(run) else None
+        entries.append(Entry(settings, directory, run is not None, result))
+    return entries
