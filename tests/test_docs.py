@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,7 +146,7 @@ def understand(words: str, partly: bool = False) -> None:
         if not (partly and type(error).__name__ == "MissingParameter"):
             raise AssertionError(f"drcil {words}: {error.format_message()}") from None
         return
-    checks = {"method": METHODS.__getitem__, "stream": parse_stream, "profile": load_profile}
+    checks = {"method": METHODS.__getitem__, "stream": parse_stream, "profile": partial(load_profile, kind="digits")}
     given = [(option, parameters.get(option)) for option in checks]
     given += [("method", name) for name in parameters.get("methods") or ()]
     for option, value in given:

@@ -261,5 +261,3 @@ def test_settings_given_by_hand_go_before_the_recipe_and_are_checked() -> None:
         UserError, match=r"setting of 'icarl' is not usable: 'later.lr' cannot be -1: input should be gr"
     ):
         resolve_settings(spec, "digits", {"later.lr": -1})
-    with pytest.raises(UserError, match="of data of kind 'sounds'; it has: cifar, digits, imagenet"):
-        resolve_settings(spec, "sounds", {})

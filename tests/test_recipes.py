@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from drcil.data.datasets.dataset import DATASETS
 from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.resolve import resolve_settings
-from drcil.recipes import load_recipe, merge
+from drcil.recipes import load_profile, load_recipe
+from drcil.runs.settings import make_settings
 from drcil.schedules import Schedule
 
 # fmt: off
@@ -103,11 +105,68 @@ def test_compared_methods_are_trained_by_the_constants_of_the_field(method: str,
     assert {name: getattr(settings, name) for name in constants} == constants
 
 
-@pytest.mark.parametrize("kind", ["digits", "cifar", "imagenet"])
 @pytest.mark.parametrize("method", list(METHODS))
-def test_every_method_has_a_recipe_for_every_kind_of_data(method: str, kind: str) -> None:
-    spec = METHODS[method]
-    spec.build.Settings.model_validate(merge(load_recipe(spec.recipe, kind), spec.presets))
+def test_every_method_has_settings_for_every_dataset_and_for_kinds_of_data_that_nobody_foresaw(method: str) -> None:
+    for kind in {entry.spec.kind for entry in DATASETS.values()} | {"sounds"}:
+        assert resolve_settings(METHODS[method], kind, {}).schedules()
+
+
+@pytest.mark.parametrize("name", ["full", "short", "cpu"])
+def test_every_profile_has_options_for_every_kind_of_data(name: str) -> None:
+    for stream in [f"{entry.form}-b0-2" for entry in DATASETS.values()]:
+        assert make_settings(method="replay", stream=stream, profile=name).profile == name
+    expected = {"full": {}, "short": {"epochs_scale": 0.1}, "cpu": {"epochs_scale": 0.08, "augment": "crop"}}
+    assert load_profile(name, "sounds") == expected[name]
+
+
+LAYERS = """
+[common]
+weight = 1.0
+common = true
+[common.first]
+epochs = 9
+lr = 0.1
+[default]
+weight = 2.0
+first.epochs = 8
+[photographs]
+like = "default"
+first.lr = 0.5
+[portraits]
+like = "photographs"
+weight = 3.0
+[ink]
+own = true
+[streams.b0-20]
+weight = 4.0
+share = 0.4
+[streams.digits-b0-20]
+weight = 5.0
+[streams."6/2"]
+first.epochs = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "expected"),
+    [
+        ("sounds", None, {"weight": 2.0, "first": {"epochs": 8, "lr": 0.1}}),
+        ("photographs", None, {"weight": 2.0, "first": {"epochs": 8, "lr": 0.5}}),
+        ("portraits", None, {"weight": 3.0, "first": {"epochs": 8, "lr": 0.5}}),
+        ("ink", None, {"weight": 1.0, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        ("ink", "digits-b0-5", {"weight": 1.0, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        ("ink", "letters-b0-20", {"weight": 4.0, "share": 0.4, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        ("ink", "digits-b0-20", {"weight": 5.0, "share": 0.4, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        ("ink", "folder:a-b-6/2", {"weight": 1.0, "own": True, "first": {"epochs": 2, "lr": 0.1}}),
+        ("ink", "digits-16/2", {"weight": 1.0, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+    ],
+)
+def test_what_is_said_more_closely_goes_before(
+    tmp_path: Path, kind: str, stream: str | None, expected: dict[str, Any]
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(LAYERS)
+    assert load_recipe(path, kind, stream) == {"common": True, **expected}
 
 
 def test_a_recipe_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
@@ -121,7 +180,10 @@ def test_a_recipe_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
     [
         (None, "own.toml cannot be read: No such file"),
         ("[digits", "own.toml is not valid TOML"),
-        ("[common]\n[cifar]", "says nothing of data of kind 'digits'; it has: cifar"),
+        ("[common]\n[cifar]", r"says nothing of data of kind 'digits' and has no \[default\]; it has: cifar"),
+        ("[digits]\nlike = 'cifar'\n[ink]", r"\[digits\] cannot be like 'cifar'; it can be like: ink"),
+        ("[digits]\nlike = 'ink'\n[ink]\nlike = 'digits'", r"\[ink\] cannot be like 'digits'"),
+        ("weight = 2\n[digits]", "'weight' stands outside of all tables; put it into"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_told(tmp_path: Path, content: str | None, told: str) -> None:

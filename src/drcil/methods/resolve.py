@@ -16,10 +16,15 @@ from .settings import Settings
 from .spec import MethodSpec
 
 
-def resolve_settings(spec: MethodSpec, kind: str, given: Mapping[str, Any], epochs_scale: float = 1.0) -> Settings:
-    """The settings of a method on a kind of data. ``given`` has dotted keys (``later.epochs``) and goes before all."""
+def resolve_settings(
+    spec: MethodSpec, kind: str, given: Mapping[str, Any], epochs_scale: float = 1.0, stream: str | None = None
+) -> Settings:
+    """The settings of a method on a kind of data, and on a stream where images come from one.
+
+    ``given`` has dotted keys (``later.epochs``) and goes before all.
+    """
     known = setting_keys(spec.build.Settings)
-    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind), spec.presets)
+    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind, stream), spec.presets)
     for key, value in given.items():
         if key not in known:
             raise unknown(f"setting of '{spec.name}'", key, known)

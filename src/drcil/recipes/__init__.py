@@ -1,6 +1,10 @@
-"""Recipes: the settings of a method on a kind of data; and profiles: named sets of run options. All TOML.
+"""Recipes: the settings of a method; and profiles: named sets of run options. Both are TOML, by kind of data.
 
-The recipes here are asked for by name. A method that lives outside the package gives the path of its own file.
+Over ``[common]`` comes the table of the kind of data, or ``[default]`` for a kind that has none. A kind's table may say
+``like = "other"``: it then starts from that other table. What a recipe has for a stream comes last: for a cut in
+``[streams.b0-20]``, then for one stream alone in ``[streams.imagenet100-b0-20]``.
+
+drcil's own recipes are asked for by name. A method that lives outside the package gives the path of its own file.
 """
 
 from __future__ import annotations
@@ -13,27 +17,55 @@ from typing import Any
 
 from ..errors import UserError, unknown
 
+COMMON, DEFAULT, STREAMS, LIKE = "common", "default", "streams", "like"
 
-def load_recipe(recipe: str | Path, kind: str) -> dict[str, Any]:
-    """The settings for a kind of data, by a recipe's name or path: what all kinds share, then the kind's own."""
-    settings = _read_recipe(recipe)
-    if kind not in settings:
-        known = ", ".join(recipe_kinds(recipe))
-        raise UserError(f"recipe '{recipe}' says nothing of data of kind '{kind}'; it has: {known}")
-    return merge(settings.get("common", {}), settings[kind])
+
+def load_recipe(recipe: str | Path, kind: str, stream: str | None = None) -> dict[str, Any]:
+    """The settings for a kind of data and, where images come from one, for a stream; by a recipe's name or path."""
+    tables = _read_recipe(recipe)
+    kinds = recipe_kinds(recipe)
+    if kind not in kinds and DEFAULT not in kinds:
+        raise UserError(
+            f"recipe '{recipe}' says nothing of data of kind '{kind}' and has no [{DEFAULT}]; "
+            f"it has: {', '.join(kinds)}"
+        )
+    settings = _of_kind(tables, kind, f"recipe '{recipe}'")
+    of_streams = tables.get(STREAMS, {}) if stream else {}
+    # A name ends in its cut, so of two keys that fit the longer one is the whole name.
+    for key in sorted((key for key in of_streams if f"-{stream}".endswith(f"-{key}")), key=len):
+        settings = merge(settings, of_streams[key])
+    return settings
 
 
 def recipe_kinds(recipe: str | Path) -> list[str]:
-    """The kinds of data that a recipe has settings for."""
-    return sorted(_read_recipe(recipe).keys() - {"common"})
+    """The kinds of data that a recipe has a table for, ``default`` among them."""
+    return sorted(_read_recipe(recipe).keys() - {COMMON, STREAMS})
 
 
-def load_profile(name: str) -> dict[str, Any]:
-    """Run options by profile name; an option the user gives himself goes before."""
+def load_profile(name: str, kind: str) -> dict[str, Any]:
+    """The run options of a profile for a kind of data; an option the user gives himself goes before."""
     profiles = _read("profiles.toml")
     if name not in profiles:
         raise unknown("profile", name, profiles)
-    return dict(profiles[name])
+    return _of_kind(profiles[name], kind, f"profile '{name}'")
+
+
+def _of_kind(tables: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """What all kinds have in common, and over it what is said of this one, or by default."""
+    own = next((_table(tables, name, where) for name in (kind, DEFAULT) if name in tables), {})
+    return merge(tables.get(COMMON, {}), own)
+
+
+def _table(tables: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """A kind's own table, over the one it is like."""
+    own = dict(tables[kind])
+    like = own.pop(LIKE, None)
+    if like is None:
+        return own
+    others = {name: table for name, table in tables.items() if name not in (kind, COMMON, STREAMS)}
+    if like not in others:
+        raise UserError(f"{where}: [{kind}] cannot be like '{like}'; it can be like: {', '.join(others) or 'nothing'}")
+    return merge(_table(others, like, where), own)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +78,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
-    return _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+    tables = _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UserError(f"recipe '{recipe}': '{name}' stands outside of all tables; put it into [{COMMON}]")
+    return tables
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -68,10 +68,8 @@ class RunSettings(BaseModel):
 def make_settings(**given: Any) -> RunSettings:
     """Settings from what the user gave (None: not given) over what the profile says, with errors for people."""
     chosen = {name: value for name, value in given.items() if value is not None}
-    profile = load_profile(chosen.get("profile", "full"))
-    own = profile.pop(data_kind(parse_stream(chosen["stream"]).dataset), {})
-    plain = {name: value for name, value in profile.items() if not isinstance(value, dict)}
-    return checked(merge(merge(plain, own), chosen))
+    kind = data_kind(parse_stream(chosen["stream"]).dataset)
+    return checked(merge(load_profile(chosen.get("profile", "full"), kind), chosen))
 
 
 def checked(values: dict[str, Any]) -> RunSettings:
