@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 import drcil
 from drcil.errors import UserError
-from drcil.heads import DynamicResidualHead, ResidualHead
+from drcil.heads import DynamicResidualHead, LinearHead, ResidualHead
+from drcil.heads.base import HEADS
 from drcil.learner import Learner
 from drcil.methods import METHODS
 from drcil.methods.balanced import balanced_set
@@ -95,6 +96,30 @@ def test_mafdrc_is_well_ahead_of_replay(digits: Stream) -> None:
 def test_each_pipeline_learns_with_the_dynamic_residual_classifier(pipeline: str, digits: Stream) -> None:
     learner = learnt(f"{pipeline}drc", digits, 3)
     assert learner.evaluate(digits[2].test) > 100 / 6
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_head_from_elsewhere_learns_as_one_of_ours_that_is_equal(
+    pipeline: str, digits: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OwnHead(LinearHead):
+        pass
+
+    monkeypatch.setattr(HEADS, "_entries", dict(HEADS))
+    HEADS.register("own")(OwnHead)
+    own, ours = (
+        learnt(pipeline, digits, 2, settings={"head": head, "remedies": ["la", "bft"]}).method
+        for head in ("own", "linear")
+    )
+    assert any(isinstance(net.get_submodule("head"), OwnHead) for net in own.parts.values())
+    tensors = ours.state().tensors
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in own.state().tensors.items())
+
+
+def test_a_head_without_the_layer_that_a_remedy_corrects_is_refused(digits: Stream) -> None:
+    learnt("mdt", digits, 2, settings={"head": "cosine"})
+    with pytest.raises(UserError, match="head 'cosine' has no fully connected layer 'classifier'"):
+        learnt("mdt", digits, 2, settings={"head": "cosine", "remedies": ["wa"]})
 
 
 @pytest.mark.slow

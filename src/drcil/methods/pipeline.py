@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from ..data.sources.imageset import ImageSet
-from ..heads.base import Head, Logits
+from ..heads.base import HEADS, Head, Logits
 from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
@@ -32,7 +32,8 @@ class PipelineSettings(Settings):
     first: Schedule
     finetuning: Schedule
     """Balanced fine-tuning, for the remedy ``bft``."""
-    head: Literal["linear", "rc", "drc"] = "linear"
+    head: str = "linear"
+    """Any that is registered. The settings of branches are for those that are residual."""
     remedies: tuple[Remedy, ...] = ()
     """``la`` logit adjustment, ``bft`` balanced fine-tuning, ``wa`` weight aligning."""
     branch: Literal["conv", "bn"]
@@ -50,6 +51,12 @@ class PipelineSettings(Settings):
     adjust_by: Literal["task", "class"]
     reset_classifier: bool
     """Whether balanced fine-tuning starts from a fresh classifier."""
+
+    @field_validator("head")
+    @classmethod
+    def _head_is_known(cls, head: str) -> str:
+        HEADS[head]
+        return head
 
     @field_validator("remedies")
     @classmethod
@@ -77,9 +84,9 @@ class Pipeline(Method):
 
     def new_head(self, channels: int) -> Head:
         """A head of the chosen kind, without a class yet."""
-        own = self.settings
-        if own.head == "linear":
-            return build_head("linear", channels)
+        own, kind = self.settings, HEADS[self.settings.head]
+        if not (isinstance(kind, type) and issubclass(kind, ResidualHead)):
+            return build_head(own.head, channels)
         options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
         return build_head(own.head, channels, **options)
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..errors import UserError
 from ..heads.base import new_linear
 from ..nets.net import Net
 from ..nets.output import Output
@@ -21,9 +22,13 @@ from .balanced import balanced_set
 
 
 def classifier_of(net: Net) -> nn.Linear:
-    """The fully connected layer that all heads of the pipelines end in."""
-    classifier = net.head.get_submodule("classifier")
-    assert isinstance(classifier, nn.Linear)
+    """The fully connected layer that a head ends in."""
+    classifier = getattr(net.head, "classifier", None)
+    if not isinstance(classifier, nn.Linear):
+        raise UserError(
+            f"head '{net.head.describe()['name']}' has no fully connected layer 'classifier', which the method or one "
+            "of its remedies works on; choose another head"
+        )
     return classifier
 
 
