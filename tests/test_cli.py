@@ -69,6 +69,7 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["run", "finetune", "--set", "later.epochs=none"], "'later.epochs'"),
         (["run", "finetune", "--set", "later.epochs"], "KEY=VALUE"),
         (["run", "finetune", "--head", "drc"], "--head is for the pipelines"),
+        (["run", "maf", "--head", "dcr"], "unknown head 'dcr'; did you mean 'drc'?"),
         (["run", "finetune", "--remedy", "la"], "--remedy is for the pipelines"),
         (["run", "finetune", "--memory", "many"], "memory 'many' is not a budget"),
         (["run", "finetune", "--device", "abacus"], "'abacus'"),
@@ -151,7 +152,7 @@ def test_a_method_is_listed_with_what_one_chooses_it_by(capsys: pytest.CaptureFi
     main(["list", "methods", "--json"])
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     icarl = entries["icarl"]
-    assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies"]
+    assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies", "origin"]
     assert (icarl["year"], icarl["head"], icarl["stages"], icarl["copies"]) == (2017, "linear", ["first", "later"], "2")
     assert entries["maf+bft"]["stages"] == [*entries["maf"]["stages"], "finetuning"]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import unknown
+from .options import Plugin
 from .output import console, print_json
 
 if TYPE_CHECKING:
+    from ..data.datasets.dataset import DatasetEntry
     from ..methods import MethodSpec
+    from ..registry import Registry
 
 Entries = list[dict[str, Any]]
 
@@ -21,6 +26,7 @@ _FOR_PROGRAMS = ("paper", "stages", "copies", "tasks")
 
 def list_known(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(_KINDS)}.")],
+    plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List what is known by name: methods, streams, datasets and more."""
@@ -31,25 +37,22 @@ def list_known(
     entries = _KINDS[kind]()
     if json:
         print_json(entries)
-    else:
-        console().print(entries_table(entries, hidden=_FOR_PROGRAMS))
+        return
+    hidden = _FOR_PROGRAMS if any(entry["origin"] for entry in entries) else (*_FOR_PROGRAMS, "origin")
+    # A plugin that is a file by its last name: a whole path would leave no room.
+    shown = [{**entry, "origin": Path(entry["origin"] or "").name} for entry in entries]
+    console().print(entries_table(shown, hidden))
 
 
-def methods() -> Entries:
-    from ..methods import METHODS
-
-    return [
-        {
-            "name": name,
-            "summary": spec.summary,
-            "paper": spec.paper,
-            "year": spec.year,
-            "head": spec.head,
-            "stages": stages(spec),
-            "copies": spec.build.copies,
-        }
-        for name, spec in METHODS.items()
-    ]
+def method(spec: MethodSpec) -> dict[str, Any]:
+    return {
+        "summary": spec.summary,
+        "paper": spec.paper,
+        "year": spec.year,
+        "head": spec.head,
+        "stages": stages(spec),
+        "copies": spec.build.copies,
+    }
 
 
 def stages(spec: MethodSpec) -> list[str]:
@@ -64,53 +67,38 @@ def stages(spec: MethodSpec) -> list[str]:
 
 
 def streams() -> Entries:
-    from ..streams.protocols import standard_streams
-
-    return [stream._asdict() for stream in standard_streams()]
-
-
-def datasets() -> Entries:
-    from ..data.datasets.dataset import DATASETS, Archive
+    from ..data.datasets.dataset import DATASETS
+    from ..streams.protocols import parse_stream, standard_streams
 
     return [
-        {"name": entry.form, "summary": _summary(entry.load), "fetchable": isinstance(entry.home, Archive)}
-        for entry in DATASETS.values()
+        {**stream._asdict(), "origin": DATASETS.origin(parse_stream(stream.name).dataset)}
+        for stream in standard_streams()
     ]
 
 
-def augmentations() -> Entries:
-    from ..data.augment import AUGMENTS
+def dataset(entry: DatasetEntry) -> dict[str, Any]:
+    from ..data.datasets.dataset import Archive
 
-    return _summaries(AUGMENTS)
-
-
-def backbones() -> Entries:
-    from ..nets.build import BACKBONES
-
-    return _summaries(BACKBONES)
+    return {"name": entry.form, **summary(entry.load), "fetchable": isinstance(entry.home, Archive)}
 
 
-def heads() -> Entries:
-    from ..nets.build import HEADS
-
-    return _summaries(HEADS)
-
-
-def _summaries(registry: Mapping[str, Any]) -> Entries:
-    return [{"name": name, "summary": _summary(entry)} for name, entry in registry.items()]
-
-
-def _summary(entry: Any) -> str:
+def summary(entry: Any) -> dict[str, Any]:
     """The first sentence of the docstring."""
     text = " ".join((entry.__doc__ or "").strip().partition("\n\n")[0].split())
-    return text.partition(". ")[0].rstrip(".")
+    return {"summary": text.partition(". ")[0].rstrip(".")}
+
+
+def registered(module: str, registry: str, describe: Callable[[Any], dict[str, Any]] = summary) -> Entries:
+    """What a registry in a module of drcil's has: names, properties, and where each comes from (None: drcil)."""
+    found: Registry[Any] = getattr(import_module(f"drcil.{module}"), registry)
+    return [{"name": name, **describe(entry), "origin": found.origin(name)} for name, entry in found.items()]
 
 
 _KINDS: dict[str, Callable[[], Entries]] = {
-    "methods": methods,
+    "methods": lambda: registered("methods.spec", "METHODS", method),
     "streams": streams,
-    "datasets": datasets,
-    "augmentations": augmentations,
-    "backbones": backbones,
-    "heads": heads,
+    "datasets": lambda: registered("data.datasets.dataset", "DATASETS", dataset),
+    "augmentations": lambda: registered("data.augment", "AUGMENTS"),
+    "backbones": lambda: registered("nets.features", "BACKBONES"),
+    "heads": lambda: registered("heads.base", "HEADS"),
 }
