@@ -121,7 +121,7 @@ def test_a_directory_in_use_for_something_else_is_left_alone(
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "backbones", "heads"])
+@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads"])
 def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
@@ -133,7 +133,7 @@ def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.Capt
     assert all(name in table for name in names)
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "backbones", "heads"])
+@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads"])
 def test_lists_fit_a_window_of_80_columns(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from .data import app as data
 from .evaluate import evaluate
 from .import_ import import_checkpoints
 from .list import list_known
+from .options import Plugin
 from .resume import resume
 from .run import run
 from .show import show
@@ -43,6 +44,7 @@ app = typer.Typer(
 def about(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    plugin: Plugin = None,
 ) -> None:
     if version:
         print(f"drcil {__version__}")

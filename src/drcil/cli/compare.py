@@ -50,6 +50,7 @@ def compare(
             rich_help_panel=options.SHOWN,
         ),
     ] = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from .options import Plugin
 from .output import console
 
 app = typer.Typer(help="Check or fetch datasets.")
@@ -16,7 +17,7 @@ _Data = Annotated[Path | None, typer.Option(envvar="DRCIL_DATA", help="Where dat
 
 
 @app.command()
-def check(dataset: _Dataset, data: _Data = None) -> None:
+def check(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
     """Look at a dataset: checksums, sizes, and every file that is on disk. Exit code 1 if something is damaged."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -36,7 +37,7 @@ def check(dataset: _Dataset, data: _Data = None) -> None:
 
 
 @app.command()
-def fetch(dataset: _Dataset, data: _Data = None) -> None:
+def fetch(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
     """Download a dataset from its home. What is there and right is left alone; what broke off is continued."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Plugin
 from .output import console, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def evaluate(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.", show_default="all cores")] = None,
+    plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a model on the test images of the tasks it has learnt."""

@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
+from .options import Plugin
+
 
 def import_checkpoints(
     checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT", help="The authors' .pth.tar files.")],
     out: Annotated[Path, typer.Option(metavar="MODEL", help="The model; of several, their parent.")],
+    plugin: Plugin = None,
 ) -> None:
     """Read the DRC authors' published CIFAR-100 checkpoints as models.
 

@@ -1,4 +1,4 @@
-"""The options that ``run`` and ``compare`` have in common, with one wording, and the settings they make."""
+"""The options that several verbs have in common, with one wording, and the settings they make."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UserError
+from ..plugins import use_plugins
 
 if TYPE_CHECKING:
     from ..runs.settings import RunSettings
@@ -58,6 +59,19 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=SHOWN)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.", rich_help_panel=SHOWN)]
+
+
+def _use(names: list[str] | None) -> None:
+    use_plugins(*names or ())
+
+
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE|FILE.py", help="Module or file with more methods, datasets, …; repeatable.", callback=_use
+    ),
+]
+"""Has its effect while the command line is read, whichever the verb."""
 
 ENGINE = ("device", "precision", "threads", "workers", "cache", "eval_every")
 """The options that are settings of the engine, of the same name."""

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from .options import Plugin
+
 
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.")] = False,
 ) -> None:

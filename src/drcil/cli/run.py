@@ -23,7 +23,7 @@ def run(
     memory: options.Memory = None,
     backbone: options.Backbone = None,
     head: Annotated[
-        str | None, typer.Option(help="Head of a pipeline: linear, rc, drc.", rich_help_panel=options.WHAT)
+        str | None, typer.Option(help="Head of a pipeline; see 'drcil list heads'.", rich_help_panel=options.WHAT)
     ] = None,
     remedy: Annotated[
         str | None,
@@ -57,6 +57,7 @@ def run(
         int | None,
         typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=options.SHOWN),
     ] = None,
+    plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

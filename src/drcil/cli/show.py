@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from .options import Plugin
 from .output import console, print_json
 
 
 def show(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Show the figures of a run, finished or not."""
