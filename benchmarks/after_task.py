@@ -28,7 +28,7 @@ def after_task(scene: Scene) -> Measurement:
         for images in (task.new, memory, task.test)
         for pixels in torch.split(images.source.read(images.rows), engine.settings.inference_batch)
     ]
-    folded = engine.frozen_copy(learner.method.net)
+    folded = engine.inference.frozen(learner.method.net)
 
     def bare() -> None:
         with torch.inference_mode():

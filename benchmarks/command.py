@@ -30,11 +30,13 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Measure speed and memory against targets; on a CPU, some minutes."""
+    from drcil.process import configure
     from drcil.report.tables import entries_table
 
     from . import Scene, chosen, measure
     from .machine import machine
 
+    configure()
     figures = chosen([name.strip() for given in rows or () for name in given.split(",")])
     scene, place = Scene(data), machine()
     told, screen = console(stderr=True), console()

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as profiler
 
+from drcil.data.augment import Augment
 from drcil.data.augment.pipeline import Step
-from drcil.train import Preprocessing
 from drcil.train.events import EpochDone, Event, StageStarted
 
 from .footprint import activations
@@ -32,8 +32,8 @@ AUGMENTATION, OPTIMISER, OTHER = "augmentation", "optimiser", "other operations 
 _COPIED = 256 << 20
 
 
-def marked(look: Preprocessing) -> Preprocessing:
-    """The same look, whose augmentation can be told apart in a profile."""
+def marked(augmentation: Augment) -> Augment:
+    """The same augmentation, whose steps can be told apart in a profile."""
 
     def mark(step: Step) -> Step:
         def within(images: Tensor, draws: torch.Generator) -> Tensor:
@@ -42,7 +42,7 @@ def marked(look: Preprocessing) -> Preprocessing:
 
         return within
 
-    return replace(look, augment=replace(look.augment, steps=tuple(mark(step) for step in look.augment.steps)))
+    return replace(augmentation, steps=tuple(mark(step) for step in augmentation.steps))
 
 
 class ProfiledEpoch(EpochClock):
@@ -98,7 +98,7 @@ def profile(scene: Scene) -> Profile:
     """Profile one epoch of the stage that ``fusion-speed`` times."""
     clock = EpochClock()
     learner, _, stage = fusion_before(scene, clock)
-    learner.engine.preprocessing = marked(learner.engine.preprocessing)
+    learner.engine.augmentation = marked(learner.engine.augmentation)
     unwatched = train(learner, stage, clock)
     learner.engine.listener = watched = ProfiledEpoch()
     train(learner, stage, watched)

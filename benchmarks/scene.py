@@ -16,9 +16,10 @@ from drcil.data.datasets.dataset import Dataset, DataSpec
 from drcil.data.datasets.place import data_directory
 from drcil.data.sources.imageset import ArraySource, ImageSet, ImageShape
 from drcil.learner import Learner
+from drcil.models.model import ModelOptions, new_model
 from drcil.stages import Stage
 from drcil.streams.stream import Task, make_stream
-from drcil.train import Listener, TrainingEngine
+from drcil.train import EngineSettings, Listener, TrainingEngine
 from drcil.train.events import silence
 
 from .pictures import photographs
@@ -78,7 +79,7 @@ class Untrained(TrainingEngine):
     """An engine that notes the stages it is given and trains none: the quick way to what comes after them."""
 
     def __init__(self, engine: TrainingEngine) -> None:
-        super().__init__(engine.settings, engine.preprocessing, engine.seed)
+        super().__init__(engine.settings, engine.inference, engine.augmentation, engine.seed)
         self.stages: dict[str, Stage] = {}
 
     def fit(self, stage: Stage) -> None:
@@ -93,14 +94,13 @@ def learner_before(
     Its nets have the shapes, and its memory the size, that they would have; every stage lasts one epoch.
     """
     stream = make_stream(STREAM, dataset, memory=memory)
-    learner = Learner(method, epochs_scale=1e-6, listener=listener, device="cpu")
-    first = stream.task(1)
-    learner.start(first.spec, ImageShape.of(first.new.source), first.budget, classes=first.total)
+    shape = ImageShape.of(dataset.train.source)
+    model = new_model(ModelOptions(method, epochs_scale=1e-6), dataset.spec, shape, stream.budget)
+    learner = Learner.of(model, EngineSettings(device="cpu"), listener)
     for task in stream[: number - 1]:
         stages_of(learner, task)
-        learner.memory.update(task.new, task.total, lambda images: torch.ones(len(images), 1))
-        learner.sizes = task.sizes
-        learner.classes = (*learner.classes, *task.classes)
+        model.memory.update(task.new, task.total, lambda images: torch.ones(len(images), 1))
+        model.sizes, model.classes = task.sizes, (*model.classes, *task.classes)
     return learner, stream.task(number)
 
 

@@ -77,7 +77,7 @@ def two_tasks(method: str, **settings: Any) -> Scene:
     for index, name in enumerate(schedules):
         settings |= {f"{name}.lr": 0.05 + index / 1000, f"{name}.batch_size": 16}
     memory = None if METHODS[method].build.memory else str(KEPT * OLD)
-    learner = Learner(method, epochs_scale=0.05, memory=memory, threads=1, device="cpu", settings=settings)
+    learner = Learner(method, epochs_scale=0.05, memory=memory, device="cpu", settings=settings)
     first, second = map(few, drcil.stream("digits-4/2")[:2])
     stages = recorded(learner, first)
     previous = copy.deepcopy(learner.method.net)

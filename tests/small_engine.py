@@ -22,17 +22,24 @@ from drcil.nets.net import Net
 from drcil.nets.output import Output
 from drcil.schedules import Schedule
 from drcil.stages import Batch, Losses, Stage, Term
-from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
-from drcil.train.events import Event, StepDone
+from drcil.train import EngineSettings, Journal, Listener, TrainingEngine
+from drcil.train.events import Event, StepDone, silence
 
 FEW = digits.load_digits().train.subset(np.arange(0, 1200, 12))
 SCHEDULE = Schedule(epochs=2, lr=0.1, batch_size=32, weight_decay=1e-3)
 
 
-def make_engine(augment: str = "none", journal: Journal | None = None, **options: Any) -> TrainingEngine:
-    look = Preprocessing(build_augment(augment, digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
-    listener = options.pop("listener", lambda event: None)
-    return TrainingEngine(EngineSettings(device="cpu", **options), look, seed=3, journal=journal, listener=listener)
+def make_engine(
+    augment: str = "none",
+    journal: Journal | None = None,
+    listener: Listener = silence,
+    kind: type[TrainingEngine] = TrainingEngine,
+    **options: Any,
+) -> TrainingEngine:
+    settings = EngineSettings(**{"device": "cpu", **options})
+    inference = settings.inference(digits.SPEC.mean, digits.SPEC.std)
+    augmentation = build_augment(augment, digits.SPEC, in_memory=True)
+    return kind(settings, inference, augmentation, 3, journal, listener)
 
 
 def make_net(classes: int = 10) -> Net:

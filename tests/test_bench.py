@@ -396,14 +396,14 @@ def test_a_profile_is_of_the_epoch_and_not_of_what_surrounds_it(
     learner, task, stage, _ = fusion
     watched = ProfiledEpoch()
     monkeypatch.setattr(learner.engine, "listener", watched)
-    folding, still = [], learner.engine.frozen_copy
+    folding, frozen = [], learner.engine.inference.frozen
 
     def marked(net: torch.nn.Module) -> torch.nn.Module:
         with record_function("folding"):
-            folding.append(still(net))
+            folding.append(frozen(net))
         return folding[-1]
 
-    monkeypatch.setattr(learner.engine, "frozen_copy", marked)
+    monkeypatch.setattr(learner.engine.inference, "frozen", marked)
     train(learner, replace(stage, data=stage.data.subset(np.arange(4))), watched)
     assert len(folding) == 2, "a teacher each, when the stage is set up"
     assert "folding" not in {event.name for event in watched.record.events() or ()}  # type: ignore[no-untyped-call]

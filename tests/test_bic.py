@@ -140,7 +140,7 @@ class TestSplit:
 
 def learnt(digits: Stream, **options: object) -> tuple[Learner, list[list[Seen]]]:
     """Three tasks of digits, briefly, and the stages of each."""
-    learner = Learner("bic", epochs_scale=0.03, threads=1, device="cpu", **options)  # type: ignore[arg-type]
+    learner = Learner("bic", epochs_scale=0.03, device="cpu", **options)  # type: ignore[arg-type]
     learner.learn(digits[0])
     return learner, [recorded(learner, task) for task in digits[1:3]]
 
@@ -210,7 +210,7 @@ def test_with_the_newest_correction_alone_the_student_begins_uncorrected(digits:
 
 
 def test_a_single_exemplar_serves_both_purposes(digits: Stream) -> None:
-    learner = Learner("bic", epochs_scale=0.02, memory="1/class", threads=1, device="cpu")
+    learner = Learner("bic", epochs_scale=0.02, memory="1/class", device="cpu")
     learner.learn(digits[0])
     later, bias = recorded(learner, digits[1])
     assert later.stage.data.counts(4)[:2].tolist() == [1, 1]
@@ -225,7 +225,7 @@ def test_without_a_memory_it_is_refused(digits: Stream) -> None:
 @pytest.mark.slow
 def test_the_correction_gives_old_classes_their_share_back(digits: Stream) -> None:
     """Accuracy after four tasks with and without the newest pair; measured with seed 0: 79.5 and 40.3."""
-    learner = Learner("bic", epochs_scale=0.2, threads=1, device="cpu")
+    learner = Learner("bic", epochs_scale=0.2, device="cpu")
     for task in digits[:4]:
         learner.learn(task)
     head = learner.method.net.head

@@ -156,9 +156,9 @@ def test_pictures_are_opened_once_a_view_also_those_too_large_to_keep(files: lis
 def test_an_engine_reads_through_its_cache_and_empties_it_for_a_task(files: list[Path]) -> None:
     engine = make_engine(cache="1MB", workers=0)
     images = ImageSet(source_of(files), np.arange(9), np.zeros(9, dtype=np.int64))
-    (read,) = engine.reader(images).read([np.arange(9)], 3)
+    (read,) = engine.inference.reader(images).read([np.arange(9)], 3)
     assert torch.equal(read, images.source.read(images.rows, Draw(3, np.arange(9))))
-    cache = engine.reader(images).images.source.cache  # type: ignore[attr-defined]
+    cache = engine.inference.reader(images).images.source.cache  # type: ignore[attr-defined]
     assert cache.used > 0
     with engine.task(1):
         assert cache.used == 0

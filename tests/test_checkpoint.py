@@ -20,6 +20,7 @@ from drcil.errors import UserError
 from drcil.heads import DynamicResidualHead
 from drcil.methods.parts import Number
 from drcil.models.checkpoint import UNUSED, import_all, import_checkpoint, read_checkpoint
+from drcil.models.directory import save_model
 from drcil.streams.budget import Budget
 from drcil.streams.protocols import class_order
 from drcil.streams.stream import make_stream
@@ -57,7 +58,7 @@ def test_a_model_answers_as_the_published_network_does(task: int, tmp_path: Path
 def test_a_model_is_the_method_that_made_it_on_the_order_of_its_seed(tmp_path: Path) -> None:
     path = tmp_path / "c.pth.tar"
     random_checkpoint(path, 10, classes=100, seed=7)
-    import_checkpoint(path).save(tmp_path / "model")
+    save_model(import_checkpoint(path), tmp_path / "model")
     learner = drcil.load(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
     assert state["method"] == "mafdrc-official"
@@ -67,7 +68,7 @@ def test_a_model_is_the_method_that_made_it_on_the_order_of_its_seed(tmp_path: P
         "shortcut": "padded",
         "last_relu": True,
     }
-    assert (learner.spec.mean, learner.spec.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
+    assert (learner.model.data.mean, learner.model.data.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
     head = learner.method.net.head
     assert isinstance(head, DynamicResidualHead)
     assert (head.branch, head.fusion) == ("bn", "sum")
@@ -229,7 +230,7 @@ def test_published_accuracy_on_cifar100(
     few = test.subset(range(0, len(test), 10 * task))
     folded = learner.rank(few, best=1)["classifier"].classes[:, 0]
     with torch.no_grad():
-        looked = learner.engine.normalise(few.source.read(few.rows))
+        looked = learner.engine.inference.normalised(few.source.read(few.rows))
         old, new, _ = theirs(path)(looked)
         assert torch.equal(learner.method.net.eval()(looked).logits.fused.argmax(dim=1), folded)
         assert torch.equal((new if task == 1 else old + new).argmax(dim=1), folded)

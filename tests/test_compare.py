@@ -39,7 +39,7 @@ from drcil.suites.follow import Follower
 from drcil.suites.reuse import find_run, is_finished
 from test_resume import assert_same, outcome
 
-TINY = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "engine": {"device": "cpu", "threads": 1}}
+TINY = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "threads": 1, "engine": {"device": "cpu"}}
 TINY_OPTIONS = ["--tasks", "2", "--epochs-scale", "0.02", "--threads", "1"]
 
 
@@ -155,7 +155,7 @@ def test_curves_of_many_methods_are_listed_as_they_end(tmp_path: Path) -> None:
 
 def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_path: Path) -> None:
     run = begin_run(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
-    found = find_run(tiny(engine={"device": "cpu", "threads": 2}), tmp_path / "runs", load)
+    found = find_run(tiny(threads=2), tmp_path / "runs", load)
     assert found is not None and found.directory == run.directory
     for other in (
         {"seed": 1},
@@ -367,8 +367,8 @@ def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
 def test_cores_are_shared_unless_it_is_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     free = tiny("replay", stream="cifar100-b0-10", engine={})
-    assert [share_cores(free, jobs).engine.threads for jobs in (1, 3, 20)] == [None, 2, 1]
-    assert share_cores(tiny(engine={"threads": 5}), 4).engine.threads == 5
+    assert [share_cores(free, jobs).threads for jobs in (1, 3, 20)] == [None, 2, 1]
+    assert share_cores(tiny(threads=5), 4).threads == 5
 
 
 def test_a_run_is_followed_through_its_events(tmp_path: Path) -> None:

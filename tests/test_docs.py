@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from typer.main import get_command
 
-import drcil.learner
+import drcil.models.model
 from drcil.cli import UsageError, app
 from drcil.errors import UserError
 from drcil.methods import METHODS, MethodSpec, Settings
@@ -86,7 +86,7 @@ def hurry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         def shortened(spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0) -> Settings:
             return resolve_settings(spec, kind, given, epochs_scale * factor)
 
-        monkeypatch.setattr(drcil.learner, "resolve_settings", shortened)
+        monkeypatch.setattr(drcil.models.model, "resolve_settings", shortened)
 
     yield by
     for name in set(sys.modules) - modules:

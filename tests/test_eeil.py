@@ -100,7 +100,7 @@ def digits() -> Stream:
 @pytest.fixture(scope="module")
 def run(digits: Stream) -> tuple[Learner, list[Seen]]:
     """Three tasks, briefly, and the stages of the third."""
-    learner = Learner("eeil", epochs_scale=0.03, threads=1, device="cpu")
+    learner = Learner("eeil", epochs_scale=0.03, device="cpu")
     for task in digits[:2]:
         learner.learn(task)
     return learner, recorded(learner, digits[2])
@@ -159,7 +159,7 @@ def test_noise_falls_from_epoch_to_epoch_and_is_repeated_by_its_key(epoch: int, 
 
 def test_noise_is_for_every_stage_and_only_on_request(digits: Stream, run: tuple[Learner, list[Seen]]) -> None:
     assert not any(seen.stage.hooks for seen in run[1])
-    learner = Learner("eeil", epochs_scale=0.01, threads=1, device="cpu", settings={"noise": 0.1})
+    learner = Learner("eeil", epochs_scale=0.01, device="cpu", settings={"noise": 0.1})
     stages = [seen.stage for task in digits[:2] for seen in recorded(learner, task)]
     assert [[type(hook) for hook in stage.hooks] for stage in stages] == [[GradientNoise]] * 3
 

@@ -22,19 +22,19 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor, nn
 
-from drcil.data.augment import build_augment
 from drcil.data.datasets import digits
 from drcil.data.sources import reader as loader
 from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet
 from drcil.errors import UserError
+from drcil.inference.inference import Inference
 from drcil.keys import derive, generator
 from drcil.nets.net import Net
 from drcil.nets.output import Output
 from drcil.objectives import distillation
+from drcil.process import keep_freed_memory, make_repeatable
 from drcil.stages import Batch, Group, Losses, Moment, Objective, StepHook, Term
 from drcil.streams.samplers import shuffle
-from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
-from drcil.train.device import keep_freed_memory, make_repeatable
+from drcil.train import Journal, TrainingEngine
 from drcil.train.events import EpochDone, Event, StepDone
 from drcil.train.tally import Tally
 from small_engine import (
@@ -325,13 +325,12 @@ class Sixteen(TrainingEngine):
 
 
 def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp_path: Path) -> None:
-    look = Preprocessing(build_augment("crop", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     nets: list[Net] = []
     scales: list[float] = []
 
     def make(journal: Journal, listener: Callable[[Event], None]) -> None:
         nets.append(make_net())
-        engine = Sixteen(EngineSettings(device="cpu"), look, 3, journal, listener)
+        engine = make_engine("crop", journal, listener, Sixteen)
         with engine.task(1):
             for name in ("one", "two"):
                 engine.fit(make_stage(nets[-1], name=name))
@@ -344,7 +343,6 @@ def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp
 
 
 def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scaled() -> None:
-    look = Preprocessing(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     norms: dict[type[TrainingEngine], float] = {}
 
     for kind in (TrainingEngine, Sixteen):
@@ -356,32 +354,30 @@ def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scal
                 assert gradient is not None
                 norms.setdefault(kind, float(gradient.norm()))
 
-        fit(kind(EngineSettings(device="cpu"), look, 3), make_stage(net, hooks=[Spy()]))
+        fit(make_engine(kind=kind), make_stage(net, hooks=[Spy()]))
     assert norms[Sixteen] == pytest.approx(norms[TrainingEngine], rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"device": "cuda"}, "this machine has no CUDA device"),
-        ({"device": "mps"}, "this machine has no MPS device"),
+        ({"device": "cuda"}, "no CUDA device found on this machine"),
+        ({"device": "mps"}, "no MPS device found on this machine"),
         ({"device": "cpu", "precision": "16-mixed"}, "--precision 16-mixed needs a GPU"),
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="has a GPU")
 def test_devices_that_are_not_there_are_refused(options: dict[str, Any], sentence: str) -> None:
-    look = Preprocessing(build_augment("none", digits.SPEC, in_memory=True), digits.SPEC.mean, digits.SPEC.std)
     with pytest.raises(UserError, match=sentence):
-        TrainingEngine(EngineSettings(**options), look, 0)
+        make_engine(**options)
 
 
 def test_chained_images_in_memory_go_to_the_device() -> None:
-    engine = make_engine()
-    engine.device = torch.device("meta")
+    device = torch.device("meta")
     again = ImageSet(ArraySource(FEW.source.read(FEW.rows)), np.arange(len(FEW)), FEW.labels)
-    near = engine.near(FEW.join(again))
+    near = Inference(device, digits.SPEC.mean, digits.SPEC.std).reader(FEW.join(again)).images
     assert isinstance(near.source, ChainSource)
-    assert near.source.read(near.rows[[0, 150]]).device == engine.device
+    assert near.source.read(near.rows[[0, 150]]).device == device
     assert np.array_equal(near.labels, np.concatenate([FEW.labels, FEW.labels]))
 
 

@@ -80,7 +80,7 @@ def test_images_are_brought_to_the_size_of_the_model(tmp_path: Path) -> None:
     [
         (["digits-b0-2"], "the model learnt tasks of 2, 2 classes, but stream 'digits-b0-2' has tasks of 5, 5"),
         (["digits-b0-5", "--order-seed", "2"], "in another order than stream 'digits-b0-5' with order seed 2 has them"),
-        (["digits-b0-5", "--readout", "nmee"], "unknown readout of 'icarl' 'nmee'; did you mean 'nme'?"),
+        (["digits-b0-5", "--readout", "nmee"], "unknown readout 'nmee'; did you mean 'nme'?"),
         (["digit-b0-5"], "did you mean 'digits'?"),
         (["digits-b0-5", "--device", "abacus"], "abacus"),
         (["cifar100-b0-10", "--data", "nowhere"], "nowhere"),

@@ -26,11 +26,13 @@ from drcil.methods import METHODS
 from drcil.methods.maf import Maf, MafSettings, decayed
 from drcil.methods.resolve import resolve_settings
 from drcil.models.checkpoint import import_checkpoint, published_name, read_checkpoint
+from drcil.models.model import ModelOptions, new_model
 from drcil.nets.net import Net
 from drcil.nets.output import Output
 from drcil.stages import Batch, Stage, Term
 from drcil.streams.budget import Budget
 from drcil.streams.stream import Stream, Task, make_stream
+from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event
 from published import WEIGHTS, PublishedNet, adaptation_loss, fusion_losses, random_checkpoint
 
@@ -85,11 +87,11 @@ def replay(checkpoint: Path, task: Task) -> None:
     known = import_checkpoint(checkpoint)
     whole = {"adaptation.batch_size": len(task.new), "fusion.batch_size": len(task.new) + len(task.memory)}
     one_step = {**whole, "adaptation.epochs": 1, "fusion.epochs": 1}
-    learner = Learner(OFFICIAL, augment="none", device="cpu", settings=one_step)
-    learner.start(task.spec, known.shape, known.memory.budget)
+    options = ModelOptions(OFFICIAL, augment="none", settings=one_step)
+    learner = Learner.of(new_model(options, task.spec, known.shape, known.memory.budget), EngineSettings(device="cpu"))
     learner.method.restore(known.method.state())
     learner.method.net.double()
-    learner.engine.normalise = normalised  # type: ignore[method-assign]
+    learner.engine.inference.normalised = normalised  # type: ignore[method-assign]
     seen = watched(learner)
     with learner.engine.task(task.number):
         learner.method.learn(task, learner.engine)
@@ -320,7 +322,7 @@ def test_at_test_time_nothing_is_adjusted(method: str) -> None:
     assert shift.max() - shift.min() > 1
     test = stream.task(2).test
     with torch.no_grad():
-        logits = learner.method.net.eval()(learner.engine.normalise(test.source.read(test.rows))).logits
+        logits = learner.method.net.eval()(learner.engine.inference.normalised(test.source.read(test.rows))).logits
     fused = logits.new + logits.old
     expected = (fused if method == OFFICIAL else fused / 2).topk(4, dim=1)
     ranking = learner.rank(test, best=4)["classifier"]

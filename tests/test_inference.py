@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from drcil.data.datasets import digits
 from drcil.data.sources.imageset import ArraySource, ImageSet
-from drcil.inference.ranking import rank
+from drcil.inference.bank import FeatureBank
+from drcil.inference.frozen import frozen_readouts
+from drcil.inference.inference import Inference
 from drcil.nets.output import Output, Readout
-from drcil.train import FeatureBank
 from small_engine import (
     FEW,
     fit,
@@ -40,16 +41,20 @@ class TestLooking:
     def test_readouts_that_share_a_net_share_a_pass(self) -> None:
         net, passes = make_net(), []
 
-        def see(net: nn.Module, images: ImageSet, read: Callable[[Output], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-            passes.append(net)
-            return make_engine().see(net, images, read)
+        class Counted(Inference):
+            def outputs(
+                self, net: nn.Module, images: ImageSet, read: Callable[[Output], Sequence[Tensor]]
+            ) -> list[Tensor]:
+                passes.append(net)
+                return super().outputs(net, images, read)
 
         readouts = {
             "up": Readout(net),
             "other": Readout(make_net()),
             "down": Readout(net, lambda output: -output.logits.fused),
         }
-        rankings = rank(see, readouts, FEW, best=10)
+        inference = Counted(torch.device("cpu"), digits.SPEC.mean, digits.SPEC.std)
+        rankings = inference.rank(frozen_readouts(readouts), FEW, best=10)
         assert list(rankings) == ["up", "other", "down"]
         assert len(passes) == 2
         for ranking in rankings.values():
@@ -57,7 +62,7 @@ class TestLooking:
             assert torch.equal(ranking.scores, ranking.scores.sort(dim=1, descending=True).values)
         assert torch.equal(rankings["up"].classes, rankings["other"].classes)
         assert torch.allclose(rankings["up"].scores, -rankings["down"].scores.flip(1), atol=1e-6)
-        assert rank(make_engine().see, readouts, FEW, best=3)["up"].classes.shape == (100, 3)
+        assert inference.rank(frozen_readouts(readouts), FEW, best=3)["up"].classes.shape == (100, 3)
 
     def test_there_must_be_something_to_look_at(self) -> None:
         with pytest.raises(ValueError, match="no images"):

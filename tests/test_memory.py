@@ -17,7 +17,7 @@ from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
 from drcil.streams.budget import Budget
 from drcil.streams.herding import herd
-from drcil.streams.memory import Memory
+from drcil.streams.memory import Memory, exemplars
 
 QUOTAS = {
     (2000, 10): [200, 100, 66, 50, 40, 33, 28, 25, 22, 20],
@@ -200,12 +200,12 @@ def test_a_class_cannot_be_learnt_twice() -> None:
 
 def test_a_memory_is_restored_from_its_numbers() -> None:
     new = classes_of([9, 9])
-    memory, again = Memory(Budget(total=6)), Memory(Budget(total=6))
+    memory = Memory(Budget(total=6))
     memory.update(new, 2, pixels_as_features)
-    again.restore(new.source, memory.rows, memory.labels)
+    again = Memory(Budget(total=6), lambda: exemplars(new.source, memory.rows, memory.labels))
     assert by_class(again) == by_class(memory)
     with pytest.raises(UserError, match="not the data this memory was made from"):
-        again.restore(classes_of([1]).source, memory.rows, memory.labels)
+        exemplars(classes_of([1]).source, memory.rows, memory.labels)
 
 
 def test_exemplars_of_two_sources_live_side_by_side() -> None:

@@ -169,7 +169,7 @@ def test_only_cosine_classifiers_ask_for_a_backbone_of_their_own(run: Run) -> No
 @pytest.mark.parametrize("method", list(METHODS))
 def test_tasks_of_one_class_and_small_tasks_after_a_large_one_are_learnt(method: str, stream: str) -> None:
     memory = None if METHODS[method].build.memory else "3/class"
-    learner = drcil.Learner(method, epochs_scale=0.01, memory=memory, threads=1, device="cpu")
+    learner = drcil.Learner(method, epochs_scale=0.01, memory=memory, device="cpu")
     for task in make_stream(stream)[:3]:
         learner.learn(replace(task, new=first_of_each_class(task.new, 8)))
         for ranking in learner.rank(task.test).values():

@@ -36,7 +36,7 @@ def digits() -> Stream:
 
 
 def learnt(name: str, digits: Stream, tasks: int, scale: float = BRIEF, **options: object) -> Learner:
-    learner = Learner(name, epochs_scale=scale, threads=1, **options)  # type: ignore[arg-type]
+    learner = Learner(name, epochs_scale=scale, **options)  # type: ignore[arg-type]
     for task in itertools.islice(digits, tasks):
         learner.learn(task)
     return learner

@@ -207,7 +207,7 @@ def test_a_torn_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
 
 
 def test_settings_cannot_change_halfway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drcil.train.device.require_compiler", lambda device: None)
+    monkeypatch.setattr("drcil.train.engine.require_compiler", lambda device: None)
     run = make_run(tmp_path / "run", "icarl")
     Watch().session(run.directory, (TaskReport, 1, 1))
     config = run.directory / "config.toml"

@@ -41,7 +41,8 @@ def test_settings_survive_the_disk(tmp_path: Path) -> None:
         validation=0.25,
         profile="cpu",
         settings={"first.curve": "steps", "first.milestones": [1, 2], "first.lr": 1e-3, "first.warmup": 0},
-        engine={"device": "cpu", "threads": 1, "workers": 0, "cache": "1GB", "eval_every": 1},
+        threads=1,
+        engine={"device": "cpu", "workers": 0, "cache": "1GB", "eval_every": 1},
     )
     begin_run(settings, tmp_path / "run")
     assert Run.open(tmp_path / "run").settings == settings
@@ -80,7 +81,7 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
     for text, sentence in (
         ("format = 9", "has run format 9; this version of drcil reads format 1"),
         ("format =", "config.toml cannot be read"),
-        ('format = 1\nmethod = "replay"', "an option of the run is not usable: 'stream' is missing"),
+        ('format = 1\nmethod = "replay"', "invalid run option: 'stream' is missing"),
     ):
         config.write_text(text)
         with pytest.raises(UserError, match=sentence):

@@ -24,7 +24,7 @@ def digits() -> Stream:
 
 
 def learner_of(**settings: object) -> Learner:
-    return Learner("wa", epochs_scale=0.03, threads=1, device="cpu", settings=settings)
+    return Learner("wa", epochs_scale=0.03, device="cpu", settings=settings)
 
 
 def test_alignment_is_all_that_follows_training_and_the_aligned_model_teaches_on(digits: Stream) -> None:

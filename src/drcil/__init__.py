@@ -13,20 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import UserError
     from .heads import DynamicResidualHead, ResidualHead
-    from .learner import Learner, Prediction
-    from .models.model import load_model as load
+    from .learner import Learner
+    from .learner import load_learner as load
+    from .models.predictor import Prediction, Predictor, load_predictor
+    from .process import configure
     from .streams.stream import make_stream as stream
 
 __version__ = "0.1.0"
-__all__ = ["DynamicResidualHead", "Learner", "Prediction", "ResidualHead", "UserError", "load", "stream"]
+__all__ = [
+    "DynamicResidualHead",
+    "Learner",
+    "Prediction",
+    "Predictor",
+    "ResidualHead",
+    "UserError",
+    "configure",
+    "load",
+    "load_predictor",
+    "stream",
+]
 
 _HOMES = {
     "DynamicResidualHead": ("heads", "DynamicResidualHead"),
     "Learner": ("learner", "Learner"),
-    "Prediction": ("learner", "Prediction"),
+    "Prediction": ("models.predictor", "Prediction"),
     "ResidualHead": ("heads", "ResidualHead"),
     "UserError": ("errors", "UserError"),
-    "load": ("models.model", "load_model"),
+    "Predictor": ("models.predictor", "Predictor"),
+    "configure": ("process", "configure"),
+    "load": ("learner", "load_learner"),
+    "load_predictor": ("models.predictor", "load_predictor"),
     "stream": ("streams.stream", "make_stream"),
 }
 """Where each public name lives. Nothing heavy is imported until one is used."""

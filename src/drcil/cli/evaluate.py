@@ -36,11 +36,11 @@ def evaluate(
     """Measure a model on the test images of the tasks it has learnt."""
     from dataclasses import asdict
 
+    from ..process import configure
     from ..runs.evaluate import evaluate as measure
 
-    found = measure(
-        model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device, threads=threads
-    )
+    configure(threads)
+    found = measure(model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device)
     if json:
         print_json(asdict(found))
         return

@@ -73,7 +73,7 @@ Plugin = Annotated[
 ]
 """Has its effect while the command line is read, whichever the verb."""
 
-ENGINE = ("device", "precision", "threads", "workers", "cache", "eval_every")
+ENGINE = ("device", "precision", "workers", "cache", "eval_every")
 """The options that are settings of the engine, of the same name."""
 
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 from ..data.datasets.check import skipped_files
 from ..errors import Interrupted
+from ..process import configure
 from ..report.plots import plot_curve
 from ..report.progress import showing
 from ..report.tables import summary_table, task_line, task_table
@@ -38,6 +39,7 @@ def make_plan(settings: RunSettings) -> Plan:
 
 def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
     """Learn what is left to learn, then print the result."""
+    configure(run.settings.threads)
     screen = console(stderr=json)
 
     def after_task(report: TaskReport) -> None:

@@ -1,1 +1,1 @@
-"""Looking at images through nets that are not being trained."""
+"""Nets that are not being trained: frozen copies, features, rankings."""

@@ -1,1 +1,1 @@
-"""Models: the directory format, and reading what others published."""
+"""Models: what a method has learnt, ready to predict, to save and to learn on."""

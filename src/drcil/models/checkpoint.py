@@ -24,13 +24,14 @@ from torch import Tensor
 from ..data.datasets.cifar100 import SIZE, SPEC
 from ..data.sources.imageset import ImageShape
 from ..errors import UserError
-from ..learner import Learner
 from ..methods.maf import Maf
 from ..methods.parts import Number
 from ..nets.net import Net
 from ..streams.budget import Budget
 from ..streams.protocols import class_order
-from .model import STATE
+from .directory import save_model
+from .model import Model, ModelOptions, new_model
+from .state import STATE
 
 METHOD = "mafdrc-official"
 UNUSED = frozenset({"convnet.fc.weight", "convnet.fc.bias"})
@@ -63,39 +64,39 @@ class Checkpoint:
 
 def import_all(paths: Sequence[Path], out: Path) -> list[Path]:
     """Write models: of one checkpoint as ``out``, of several as ``out/task01``, …; none unless all can be read."""
-    learners = [import_checkpoint(path) for path in paths]
+    models = [import_checkpoint(path) for path in paths]
     if len(paths) == 1:
         places = [out]
     elif (out / STATE).is_file():
         raise UserError(f"{out} is a model itself; choose another place for several")
     else:
-        places = [out / f"task{len(learner.sizes):02d}" for learner in learners]
+        places = [out / f"task{len(model.sizes):02d}" for model in models]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UserError(f"{path} is not the only checkpoint given of {place.name}; give one of each task")
         if place.exists():
             raise UserError(f"{place} is already there; choose another --out, or remove it first")
-    for learner, place in zip(learners, places, strict=True):
-        learner.save(place)
+    for model, place in zip(models, places, strict=True):
+        save_model(model, place)
     return places
 
 
-def import_checkpoint(path: Path) -> Learner:
-    """The model in a published checkpoint, ready to predict. Its memory is empty: exemplars were not published."""
+def import_checkpoint(path: Path) -> Model:
+    """The model in a published checkpoint. Its memory is empty: exemplars were not published."""
     checkpoint = read_checkpoint(path)
-    learner = Learner(METHOD, device="cpu")
-    learner.start(SPEC, ImageShape(channels=3, size=SIZE, in_memory=True), Budget.parse(SPEC.memory))
-    assert isinstance(learner.method, Maf)
-    learner.sizes = (checkpoint.classes // checkpoint.task,) * checkpoint.task
-    learner.classes = _class_names(checkpoint)
-    net = learner.method.new_net(learner.method.new_head)
-    for new_classes in learner.sizes:
+    shape = ImageShape(channels=3, size=SIZE, in_memory=True)
+    model = new_model(ModelOptions(METHOD), SPEC, shape, Budget.parse(SPEC.memory))
+    assert isinstance(model.method, Maf)
+    model.sizes = (checkpoint.classes // checkpoint.task,) * checkpoint.task
+    model.classes = _class_names(checkpoint)
+    net = model.method.new_net(model.method.new_head)
+    for new_classes in model.sizes:
         net.head.grow(new_classes)
     _fill(net, checkpoint)
-    learner.method.parts["net"] = net.eval()
+    model.method.parts["net"] = net.eval()
     if checkpoint.task == 1:
-        learner.method.parts["untrained"] = Number(_untrained_scale(checkpoint))
-    return learner
+        model.method.parts["untrained"] = Number(_untrained_scale(checkpoint))
+    return model
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from ..disk import leftovers, write_json
 from ..errors import UserError
 from .environment import environment
@@ -29,7 +31,8 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
     elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
         raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
     write_settings(settings, directory / CONFIG)
-    write_json(directory / "environment.json", environment())
+    threads = settings.threads or torch.get_num_threads()
+    write_json(directory / "environment.json", {**environment(), "threads": threads})
     return Run(directory, settings)
 
 

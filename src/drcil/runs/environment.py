@@ -17,7 +17,6 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "command": sys.argv,
     }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..disk import put_back
-from ..errors import UserError, unknown
+from ..errors import UserError
+from ..inference.device import find_device
+from ..inference.inference import Inference
 from ..metrics import Metrics, TaskPrediction, measure
-from ..models.model import STATE, load_model
+from ..models.directory import read_model
+from ..models.predictor import Predictor
+from ..models.state import STATE
 from ..streams.protocols import ORDER_SEED
 from ..streams.stream import make_stream
 from .match import require_match
@@ -42,27 +45,25 @@ def evaluate(
     data_dir: Path | None = None,
     order_seed: int | None = None,
     readout: str | None = None,
-    **engine: Any,
+    device: str = "auto",
 ) -> Evaluation:
     """Measure a model, or the last finished task of a run, by its primary readout or another."""
     model, known_seed = find_model(path)
-    learner = load_model(model, data_dir, **engine)
+    learnt = read_model(model)
     seed = known_seed if order_seed is None else order_seed
     loaded = make_stream(stream, data_dir=data_dir, order_seed=seed)
-    require_match(learner, loaded, seed)
-    if loaded.dataset.test.source.size != learner.shape.size:
-        loaded = make_stream(stream, data_dir=data_dir, order_seed=seed, image_size=learner.shape.size)
-    readouts = learner.readouts()
-    name = readout or next(iter(readouts))
-    if name not in readouts:
-        raise unknown(f"readout of '{learner.options.method}'", name, readouts)
-    test = loaded.task(len(learner.sizes)).test
-    best = learner.engine.rank({name: readouts[name]}, test, 5)[name].classes.numpy()
-    task = np.repeat(np.arange(len(learner.sizes)), learner.sizes)[test.labels]
+    require_match(learnt, loaded, seed)
+    if loaded.dataset.test.source.size != learnt.shape.size:
+        loaded = make_stream(stream, data_dir=data_dir, order_seed=seed, image_size=learnt.shape.size)
+    predictor = Predictor.of(learnt, Inference(find_device(device), learnt.data.mean, learnt.data.std))
+    name = readout or predictor.readouts[0]
+    test = loaded.task(len(learnt.sizes)).test
+    best = predictor.rank(test, 5, [name])[name].classes.numpy()
+    task = np.repeat(np.arange(len(learnt.sizes)), learnt.sizes)[test.labels]
 
     def measured(chosen: npt.NDArray[np.bool_]) -> Metrics:
         # All classes count as one task: what a model answers is measured, not how it came to.
-        return measure([TaskPrediction(test.labels[chosen], best[chosen])], [sum(learner.sizes)])
+        return measure([TaskPrediction(test.labels[chosen], best[chosen])], [sum(learnt.sizes)])
 
     overall = measured(np.ones(len(test), dtype=np.bool_))
     return Evaluation(
@@ -70,7 +71,7 @@ def evaluate(
         correct=int((best[:, 0] == test.labels).sum()),
         total=len(test),
         top5=overall.top5[0],
-        per_task=tuple(measured(task == number).exact[0] for number in range(len(learner.sizes))),
+        per_task=tuple(measured(task == number).exact[0] for number in range(len(learnt.sizes))),
         readout=name,
         model=str(path),
         stream=stream,

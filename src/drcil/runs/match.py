@@ -9,33 +9,33 @@ from typing import Any
 
 from ..data.datasets.dataset import Dataset
 from ..errors import UserError
-from ..learner import Learner
+from ..models.model import Model
 from ..streams.stream import Stream
 
 DATA_DIGEST = "data_digest"
 """Under which name the state of a finished task has the digest of the images that it was learnt from."""
 
 
-def require_match(learner: Learner, stream: Stream, order_seed: int) -> None:
+def require_match(model: Model, stream: Stream, order_seed: int) -> None:
     """The model must have learnt the stream's first tasks: the same classes, in the same order and portions."""
-    strange = [name for name in learner.classes if name not in stream.classes]
+    strange = [name for name in model.classes if name not in stream.classes]
     if strange:
         raise UserError(f"the model knows the class '{strange[0]}', which stream '{stream.name}' does not have")
-    for label, (name, expected) in enumerate(zip(learner.classes, stream.classes, strict=False)):
+    for label, (name, expected) in enumerate(zip(model.classes, stream.classes, strict=False)):
         if name != expected:
             raise UserError(
                 f"the model learnt its classes in another order than stream '{stream.name}' with order seed "
                 f"{order_seed} has them: class {label} is '{name}' in the model and '{expected}' in the stream"
             )
-    if learner.sizes != stream.sizes[: len(learner.sizes)]:
+    if model.sizes != stream.sizes[: len(model.sizes)]:
         raise UserError(
-            f"the model learnt tasks of {_listed(learner.sizes)} classes, "
+            f"the model learnt tasks of {_listed(model.sizes)} classes, "
             f"but stream '{stream.name}' has tasks of {_listed(stream.sizes)}"
         )
     channels = stream.dataset.test.source.channels
-    if channels != learner.shape.channels:
+    if channels != model.shape.channels:
         raise UserError(
-            f"the model takes images of {learner.shape.channels} channels, but stream '{stream.name}' has {channels}"
+            f"the model takes images of {model.shape.channels} channels, but stream '{stream.name}' has {channels}"
         )
 
 

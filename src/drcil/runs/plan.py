@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data.datasets.dataset import Dataset
-from ..learner import ImageShape, Learner
+from ..data.sources.imageset import ImageShape
+from ..learner import Learner
 from ..methods import Method, Settings
+from ..models.model import Model, ModelOptions, new_model
 from ..schedules import Schedule
 from ..streams.budget import Budget
 from ..streams.stream import Stream, make_stream
-from ..train import Journal, Listener
-from ..train.events import silence
 from .settings import RunSettings
 
 StageWork = tuple[int, ...]
@@ -31,8 +31,10 @@ class Plan(NamedTuple):
 def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     """What the run will do; or the error that would end it once its directory exists. None: its stream is loaded."""
     stream = stream or load_stream(run)
-    learner = start_learner(run, stream)
-    return Plan(stream, planned_stages(learner.method, stream, run.tasks))
+    model = fresh_model(run, stream)
+    # An engine needs a device and an augmentation that are there.
+    Learner.of(model, run.engine).engine  # noqa: B018
+    return Plan(stream, planned_stages(model.method, stream, run.tasks))
 
 
 def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
@@ -48,29 +50,12 @@ def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
     )
 
 
-def start_learner(
-    run: RunSettings, stream: Stream, listener: Listener = silence, journal: Journal | None = None
-) -> Learner:
-    """The learner of a run, before its first task.
-
-    One that can be started on the stream has a known method and backbone, valid settings, an augmentation that
-    exists, a device that is there, and a memory that will do for all classes.
-    """
-    learner = Learner(
-        run.method,
-        backbone=run.backbone,
-        memory=run.memory,
-        augment=run.augment,
-        seed=run.seed,
-        epochs_scale=run.epochs_scale,
-        settings=run.settings,
-        listener=listener,
-        journal=journal,
-        **run.engine.model_dump(),
-    )
-    classes = sum(stream.sizes[: run.tasks])
-    learner.start(stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget, classes=classes)
-    return learner
+def fresh_model(run: RunSettings, stream: Stream) -> Model:
+    """The model that a run begins with: known method and backbone, valid settings, a memory that will do."""
+    options = ModelOptions(run.method, run.backbone, run.memory, run.augment, run.seed, run.epochs_scale, run.settings)
+    model = new_model(options, stream.dataset.spec, ImageShape.of(stream.dataset.train.source), stream.budget)
+    model.require_exemplars(sum(stream.sizes[: run.tasks]))
+    return model
 
 
 def planned_stages(method: Method, stream: Stream, tasks: int | None = None) -> list[StageWork]:

@@ -33,16 +33,16 @@ from ..disk import (
 )
 from ..errors import UserError
 from ..learner import Learner
-from ..methods import METHODS
-from ..methods.resolve import resolve_settings
 from ..metrics import Metrics, TaskPrediction, measure
-from ..models.model import ModelState, fill, fill_memory, parse_state, read_state, write_model
+from ..models.directory import read_model, write_model
+from ..models.model import Model
+from ..models.state import parse_state, read_state
 from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from .environment import environment
 from .match import DATA_DIGEST, data_digest, require_match
-from .plan import Plan, plan_run, start_learner
+from .plan import Plan, fresh_model, plan_run
 from .result import make_result
 from .settings import FORMAT, RunSettings, checked
 
@@ -130,29 +130,28 @@ class Run:
     def _learner(self, stream: Stream, digest: str, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        settings = resolve_settings(METHODS[own.method], stream.dataset.spec.kind, own.settings, own.epochs_scale)
-        choices = {**own.choices(), "resolved": settings.model_dump(mode="json"), DATA_DIGEST: digest}
+        model = fresh_model(own, stream)
+        resolved = model.method.settings.model_dump(mode="json")
+        choices = {**own.choices(), "resolved": resolved, DATA_DIGEST: digest}
         journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, choices)
-        learner = start_learner(own, stream, listener, journal)
         done = self.finished_tasks()
         if done:
-            state = parse_state(done[-1])
-            self._require_unchanged(done[-1], state, learner)
-            fill(learner, done[-1], state)
-            require_match(learner, stream, own.order_seed)
-            fill_memory(learner.memory, done[-1], state, at_hand=stream.dataset.train.source)
+            self._require_unchanged(done[-1], model)
+            model = read_model(done[-1], at_hand=stream.dataset.train.source)
+            require_match(model, stream, own.order_seed)
             if read_state(done[-1]).get(DATA_DIGEST, digest) != digest:
                 raise UserError(
                     f"{self.directory} cannot go on: the images of '{stream.name}' are not the ones that task "
                     f"{len(done)} was learnt from; start a new run, or restore them"
                 )
-        return learner
+        return Learner.of(model, own.engine, listener, journal)
 
-    def _require_unchanged(self, task: Path, state: ModelState, learner: Learner) -> None:
+    def _require_unchanged(self, task: Path, fresh: Model) -> None:
         """A run is a function of its settings: they cannot change halfway, neither in the file nor in a recipe."""
-        settings = learner.method.settings.model_dump(mode="json")
+        state = parse_state(task)
         before = {**state.settings, **read_state(task).get("run", {}), "memory": state.memory.budget}
-        now = {**settings, **self.settings.choices(), "memory": str(learner.memory.budget)}
+        settings = fresh.method.settings.model_dump(mode="json")
+        now = {**settings, **self.settings.choices(), "memory": str(fresh.memory.budget)}
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if changed:
             raise UserError(
@@ -182,7 +181,7 @@ class Run:
         }
 
         def fill_task(directory: Path) -> None:
-            write_model(learner, directory, extra)
+            write_model(learner.model, directory, extra)
             write_tensors(directory / PREDICTIONS, tensors)
 
         write_directory(self.directory / "tasks" / f"{number:02d}", fill_task)

@@ -36,6 +36,8 @@ class RunSettings(BaseModel):
     backbone: str | None = None
     data: str | None = None
     """The data directory."""
+    threads: int | None = Field(default=None, ge=1)
+    """Of one operation on the CPU, in a process of its own; None: as many as there are."""
     tasks: int | None = Field(default=None, ge=1)
     """Stop after so many."""
     image_size: int | None = Field(default=None, ge=4)
@@ -49,7 +51,7 @@ class RunSettings(BaseModel):
 
     def choices(self) -> dict[str, Any]:
         """What cannot change halfway, as JSON: all but where data is, when to stop and how it is computed."""
-        chosen = self.model_dump(mode="json", exclude={"data", "tasks", "engine"})
+        chosen = self.model_dump(mode="json", exclude={"data", "threads", "tasks", "engine"})
         compiled = {"compile": True} if self.engine.compile else {}
         return {**chosen, "precision": self.engine.precision, **compiled}
 
@@ -77,7 +79,7 @@ def checked(values: dict[str, Any]) -> RunSettings:
     try:
         return RunSettings.model_validate(values)
     except ValidationError as error:
-        raise UserError(f"an option of the run is not usable: {explain(error)}") from None
+        raise UserError(f"invalid run option: {explain(error)}") from None
 
 
 def write_settings(settings: RunSettings, path: Path) -> None:

@@ -17,10 +17,23 @@ from .herding import herd
 class Memory:
     """The exemplars kept so far, by class and within a class in order of choice."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
+        """``recall`` finds exemplars that were kept before; it is called when they are first asked for."""
         self.budget = budget
-        self.images: ImageSet | None = None
+        self._recall: Callable[[], ImageSet | None] | None = recall
+        self._images: ImageSet | None = None
+
+    @property
+    def images(self) -> ImageSet | None:
         """None until a task has been learnt."""
+        if self._recall is not None:
+            self._images = self._recall()
+            self._recall = None
+        return self._images
+
+    @images.setter
+    def images(self, images: ImageSet | None) -> None:
+        self._images, self._recall = images, None
 
     def update(self, new: ImageSet, total_classes: int, features: Callable[[ImageSet], Tensor]) -> None:
         """Close a task: cut every old class to the quota of ``total_classes``, then choose from the new images.
@@ -40,21 +53,22 @@ class Memory:
 
     @property
     def rows(self) -> Int64:
-        """Which images of the source are kept; with ``labels``, what ``restore`` needs."""
+        """Which images of the source are kept."""
         return np.zeros(0, dtype=np.int64) if self.images is None else self.images.rows
 
     @property
     def labels(self) -> Int64:
         return np.zeros(0, dtype=np.int64) if self.images is None else self.images.labels
 
-    def restore(self, source: Source, rows: Int64, labels: Int64) -> None:
-        """Put back what ``rows`` and ``labels`` said, given the source they referred to."""
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
-            raise UserError(
-                f"the memory refers to images {rows.min()} to {rows.max()}, but the data has {len(source)} images: "
-                "it is not the data this memory was made from"
-            )
-        self.images = ImageSet(source, rows.astype(np.int64), labels.astype(np.int64))
+
+def exemplars(source: Source, rows: Int64, labels: Int64) -> ImageSet:
+    """The images of a source that a memory's ``rows`` and ``labels`` say, if the source can be the one they mean."""
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
+        raise UserError(
+            f"the memory refers to images {rows.min()} to {rows.max()}, but the data has {len(source)} images: "
+            "it is not the data this memory was made from"
+        )
+    return ImageSet(source, rows.astype(np.int64), labels.astype(np.int64))
 
 
 def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:

@@ -50,10 +50,9 @@ def may_choose_memory(method: str) -> bool:
 
 def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
     """Runs at the same time share the cores, unless it is said how many each may use."""
-    if jobs == 1 or settings.engine.threads is not None:
+    if jobs == 1 or settings.threads is not None:
         return settings
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    return settings.model_copy(update={"engine": settings.engine.model_copy(update={"threads": threads})})
+    return settings.model_copy(update={"threads": max(1, (os.cpu_count() or 1) // jobs)})
 
 
 def plan_entries(chosen: Sequence[RunSettings], parent: Path, load: Load) -> list[Entry]:

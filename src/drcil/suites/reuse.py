@@ -11,7 +11,7 @@ from ..data.datasets.load import data_kind
 from ..errors import UserError
 from ..methods import METHODS
 from ..methods.resolve import resolve_settings
-from ..models.model import parse_state, read_state
+from ..models.state import parse_state, read_state
 from ..runs.match import learnt_from
 from ..runs.run import CONFIG, Run
 from ..runs.settings import RunSettings

@@ -43,8 +43,10 @@ class Training:
             # Nets of earlier stages count towards the number of variants after which torch gives up compiling.
             torch.compiler.reset()
         self.module, self.stepper = engine.fabric.setup(engine.compiled(stage.net), self.optimizer)
-        self.teachers = {name: engine.compiled(engine.frozen_copy(teacher)) for name, teacher in stage.teachers.items()}
-        self.reader = engine.reader(stage.data)
+        self.teachers = {
+            name: engine.compiled(engine.inference.frozen(teacher)) for name, teacher in stage.teachers.items()
+        }
+        self.reader = engine.inference.reader(stage.data)
         self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
         self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
 
@@ -92,7 +94,7 @@ class Training:
         pieces = cut(positions, size, join_single=self._too_small(positions, size))
         together = batches_together(stage.data.source, size)
         starts = range(begun - begun % together, len(pieces), together)
-        key = derive(*path, "view") if stage.augment and self.engine.preprocessing.augment.crops_files else None
+        key = derive(*path, "view") if stage.augment and self.engine.augmentation.crops_files else None
         chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
         # Sent to the device once, not with every chunk.
         everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
@@ -103,7 +105,7 @@ class Training:
             places = where[start : start + together]
             views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in places])
             for images, place in islice(zip(views, places, strict=True), max(0, begun - start), None):
-                yield self.engine.normalise(images), place
+                yield self.engine.inference.normalised(images), place
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
@@ -113,7 +115,8 @@ class Training:
         if len(positions) % size != 1 % size:
             return False
         one = self.stage.data.subset(positions[:1])
-        (last_map,) = self.engine.see(self.stage.net, one, lambda output: (output.features.map,))
+        inference = self.engine.inference
+        (last_map,) = inference.outputs(inference.frozen(self.stage.net), one, lambda output: (output.features.map,))
         if last_map[0, 0].numel() > 1:
             return False
         if size == 1 or len(positions) == 1:
@@ -126,7 +129,7 @@ class Training:
 
     def _take_step(self, images: Tensor, where: Tensor, moment: Moment) -> None:
         with torch.no_grad():
-            advice = {name: self.engine.answer(teacher, images) for name, teacher in self.teachers.items()}
+            advice = {name: self.engine.inference.answer(teacher, images) for name, teacher in self.teachers.items()}
         terms = self.stage.objective(self.module(images), advice, Batch(self.labels[where], self.rows[where]))
         self.stepper.zero_grad()
         self.engine.fabric.backward(self.tally.add(terms, len(images)))

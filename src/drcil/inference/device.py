@@ -1,0 +1,30 @@
+"""Which device computes."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+
+from ..errors import UserError, unknown
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["32", "16-mixed", "bf16-mixed"]
+
+
+def find_device(name: str) -> torch.device:
+    """The device of this name (``auto``: a GPU if there is one), or a sentence about what this machine lacks."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in present.items() if there))
+    if name not in present:
+        raise unknown("device", name, get_args(DeviceName))
+    if not present[name]:
+        raise UserError(f"no {name.upper()} device found on this machine; use --device cpu or auto")
+    return torch.device(name)
+
+
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Half precision with loss scaling exists on GPUs only."""
+    if precision == "16-mixed" and device.type == "cpu":
+        raise UserError("--precision 16-mixed needs a GPU, but the device is the CPU; use --precision bf16-mixed or 32")
