@@ -23,7 +23,7 @@ from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet, Int6
 from drcil.keys import numpy_generator
 from drcil.nets.output import Output
 from drcil.stages import Batch, Losses
-from drcil.train import EngineSettings, Journal, Preprocessing, TrainingEngine
+from drcil.train import EngineSettings, Journal, TrainingEngine
 from drcil.train.events import Event, silence
 from small_engine import SCHEDULE, cross_entropy, fit, make_net, make_stage, stopped_and_resumed
 
@@ -71,7 +71,6 @@ def train(
 
     net, rows = make_net(), np.arange(len(source))
     net.register_forward_pre_hook(lambda module, inputs: shown.append(inputs[0].clone()))
-    look = Preprocessing(build_augment("crop", CROPPED, source.in_memory), CROPPED.mean, CROPPED.std)
     settings = EngineSettings.model_validate({"device": "cpu", "workers": 0, **options})
     stage = make_stage(
         net,
@@ -80,7 +79,9 @@ def train(
         schedule=SCHEDULE.model_copy(update={"batch_size": batch_size}),
         sampler=three_times,
     )
-    fit(TrainingEngine(settings, look, seed=3, journal=journal, listener=listener), stage)
+    inference = settings.inference(CROPPED.mean, CROPPED.std)
+    augment = build_augment("crop", CROPPED, source.in_memory)
+    fit(TrainingEngine(settings, inference, augment, 3, journal, listener), stage)
     return views
 
 

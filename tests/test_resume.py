@@ -103,35 +103,6 @@ class Watch:
             Run.open(directory).go(listener=self, after_task=after_task)
 
 
-STOPS = [
-    (StepDone, 1, 5),
-    (EpochDone, 1, 1),
-    (TaskReport, 1, 1),
-    (StepDone, 2, 2),
-    (StageDone, 2, 1),
-    (StepDone, 3, 1),
-    (EpochDone, 3, 1),
-]
-"""Kind of event, task, how often: one run is stopped at all of them, one after the other."""
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_stopped_again_and_again_ends_as_if_it_had_not_been(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # Only a power cut would feel the difference.
-    whole, watch = Watch(), Watch()
-    make_run(tmp_path / "whole", method, engine=UNWATCHED).go(listener=whole)
-    make_run(tmp_path / "stopped", method)
-    for stop in STOPS:
-        watch.session(tmp_path / "stopped", stop)
-    Run.open(tmp_path / "stopped").go(listener=watch)
-    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
-    # What was done was not done again: a stop costs at most the step that no snapshot has seen yet.
-    assert whole.steps <= watch.steps <= whole.steps + len(STOPS)
-    assert watch.restored
-
-
 @pytest.mark.parametrize("method", ["icarl", "mafdrc"])
 def test_a_killed_process_is_resumed_bit_for_bit(method: str, tmp_path: Path) -> None:
     make_run(tmp_path / "whole", method, engine=UNWATCHED).go()

@@ -14,6 +14,7 @@ import typer
 
 from .. import __version__
 from ..errors import Interrupted, UserError
+from .check import check
 from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
@@ -54,6 +55,7 @@ def about(
 
 app.command()(run)
 app.command()(compare)
+app.command()(check)
 app.command()(resume)
 app.command()(show)
 app.command()(evaluate)

@@ -1,0 +1,45 @@
+"""``drcil check``: the laws that hold for every method, tried on one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import options
+from .output import console
+
+
+def check(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="See 'drcil list methods'.")],
+    laws: Annotated[
+        list[str] | None, typer.Option("--law", metavar="NAME", help="Only this law; repeatable.", show_default="all")
+    ] = None,
+    backbone: options.Backbone = None,
+    data: options.Data = None,
+    stream: Annotated[str, typer.Option(metavar="STREAM", help="Three tasks of this stream.")] = "digits-b0-5",
+) -> None:
+    """Check that a method keeps the laws of all methods: memory, frozen parts, predictions, saving, resuming.
+
+    Exit code 1 if one is broken.
+    """
+    from ..process import configure
+    from ..testing import BrokenLaw, check_method
+
+    configure(threads=1)
+    screen = console()
+
+    def tell(law: str, failure: BrokenLaw | None) -> None:
+        screen.print(f"{law}: {'holds' if failure is None else f'BROKEN: {failure}'}", markup=False, soft_wrap=True)
+
+    try:
+        check_method(
+            method,
+            laws or None,
+            told=tell,
+            stream=stream,
+            backbone=backbone,
+            data=str(data.expanduser().absolute()) if data else None,
+        )
+    except BrokenLaw:
+        raise typer.Exit(1) from None
