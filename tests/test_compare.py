@@ -366,7 +366,7 @@ def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
 
 def test_cores_are_shared_unless_it_is_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    free = tiny("replay", stream="cifar100-b0-10", engine={})
+    free = tiny("replay", stream="cifar100-b0-10", threads=None)
     assert [share_cores(free, jobs).threads for jobs in (1, 3, 20)] == [None, 2, 1]
     assert share_cores(tiny(threads=5), 4).threads == 5
 
