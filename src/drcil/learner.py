@@ -138,7 +138,7 @@ class Learner:
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
         with self._all_or_nothing():
-            self._model = self._model or new_model(self._options, task.spec, shape, task.budget)
+            self._model = self._model or new_model(self._options, task.spec, shape, task.budget, task.stream)
             self._learn(task, self._model)
         self._predictor = None
 

@@ -73,10 +73,15 @@ class Model:
             )
 
 
-def new_model(options: ModelOptions, data: DataSpec, shape: ImageShape, budget: Budget) -> Model:
-    """A model that has learnt nothing yet, for images of this kind; ``budget`` holds where no other is demanded."""
+def new_model(
+    options: ModelOptions, data: DataSpec, shape: ImageShape, budget: Budget, stream: str | None = None
+) -> Model:
+    """A model that has learnt nothing yet, for images of this kind.
+
+    ``budget`` holds where no other is demanded; ``stream``: its name, for recipes that know it.
+    """
     spec = METHODS[options.method]
-    settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale)
+    settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
     architecture = Architecture(options.backbone or data.backbone, shape.channels)
     BACKBONES[architecture.backbone]
     given = spec.build.memory or options.memory

@@ -42,6 +42,8 @@ class Task:
     budget: Budget
     spec: DataSpec
     """What kind of images these are."""
+    stream: str | None = None
+    """The name of the stream; None for a user's own images."""
     large_base: bool = False
     """Whether the stream began with more classes than its other tasks bring."""
 
@@ -117,6 +119,7 @@ class Stream:
             memory=empty_like(new),
             budget=self.budget,
             spec=self.dataset.spec,
+            stream=self.name,
             large_base=self.large_base,
         )
 

@@ -48,7 +48,9 @@ def is_finished(run: Run) -> bool:
 def present_settings(own: RunSettings) -> dict[str, Any]:
     """The method's settings as they would be now, with its recipe and what was given by hand; or what is wrong."""
     kind = data_kind(parse_stream(own.stream).dataset)
-    return resolve_settings(METHODS[own.method], kind, own.settings, own.epochs_scale).model_dump(mode="json")
+    return resolve_settings(METHODS[own.method], kind, own.settings, own.epochs_scale, own.stream).model_dump(
+        mode="json"
+    )
 
 
 def _learnt_as_now(run: Run, present: Present) -> bool:
