@@ -83,8 +83,10 @@ def hurry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     pictures(tmp_path)
 
     def by(factor: float) -> None:
-        def shortened(spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0) -> Settings:
-            return resolve_settings(spec, kind, given, epochs_scale * factor)
+        def shortened(
+            spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0, stream: str | None = None
+        ) -> Settings:
+            return resolve_settings(spec, kind, given, epochs_scale * factor, stream)
 
         monkeypatch.setattr(drcil.models.model, "resolve_settings", shortened)
 
