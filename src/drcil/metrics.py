@@ -1,9 +1,16 @@
-"""From the predictions after each task to the numbers that are reported. Accuracies are in percent."""
+"""From the predictions after each task to the numbers that are reported. Accuracies are in percent.
+
+A metric is a function of the history of a run. All that are registered are computed for every readout, ours and
+others', and stored by name in the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +18,7 @@ import numpy.typing as npt
 
 from .data.sources.imageset import Int64
 from .errors import UserError
+from .registry import Registry
 
 
 class TaskPrediction(NamedTuple):
@@ -23,87 +31,145 @@ class TaskPrediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Metrics:
-    """The measures of one run; a run that is not finished is measured as far as it went."""
+class History:
+    """What a readout answered after each task learnt so far. What several metrics need is computed once."""
 
-    curve: tuple[float, ...]
-    """Accuracy after each task over all test images of the classes seen, rounded to two decimals."""
-    exact: tuple[float, ...]
-    """The same, not rounded."""
-    avg: float
+    records: Sequence[TaskPrediction]
+    sizes: Sequence[int]
+    """The number of classes that each task of the stream brings, those not yet learnt included."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.records) <= len(self.sizes):
+            raise ValueError(f"{len(self.records)} records do not fit a stream of {len(self.sizes)} tasks")
+        for record, seen in zip(self.records, self.seen, strict=True):
+            _check(record, seen)
+
+    @cached_property
+    def seen(self) -> list[int]:
+        """The number of classes seen after each task."""
+        return [sum(self.sizes[:learnt]) for learnt in range(1, len(self.records) + 1)]
+
+    @cached_property
+    def hits(self) -> list[npt.NDArray[np.bool_]]:
+        """After each task, for each image: which of its best classes is the true one, (n, k)."""
+        return [record.top == record.labels[:, None] for record in self.records]
+
+    @cached_property
+    def accuracies(self) -> list[float]:
+        """After each task, over all test images of the classes seen."""
+        return [_percent(hits[:, 0]) for hits in self.hits]
+
+    @cached_property
+    def matrix(self) -> list[list[float]]:
+        """``matrix[t][i]``: after task t, on the test images of task i ≤ t, among all classes seen."""
+        return [
+            _by_task(hits[:, 0], record.labels, self.sizes[:learnt])
+            for learnt, (hits, record) in enumerate(zip(self.hits, self.records, strict=True), start=1)
+        ]
+
+
+METRICS: Registry[Callable[[History], Any]] = Registry("metric")
+"""Each gives a number, None where it has no meaning, or a list of such."""
+
+
+def measure(history: History) -> dict[str, Any]:
+    """All metrics by name, as JSON has them."""
+    figures = {}
+    for name, metric in METRICS.items():
+        try:
+            figures[name] = _as_json(metric(history))
+        except Exception as error:
+            said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            raise UserError(f"metric '{name}' cannot be computed: {said}") from error
+    return figures
+
+
+@METRICS.register("curve")
+def curve(history: History) -> list[float]:
+    """Accuracy after each task on all classes seen, rounded to two decimals."""
+    return _rounded(history.accuracies)
+
+
+@METRICS.register("exact")
+def exact(history: History) -> list[float]:
+    """The curve, not rounded."""
+    return history.accuracies
+
+
+@METRICS.register("avg")
+def avg(history: History) -> float:
     """Mean of the curve, its first value included. Over the rounded values, as published averages are."""
-    last: float
+    return _mean(curve(history))
+
+
+@METRICS.register("last")
+def last(history: History) -> float:
     """The curve's last value."""
-    top5: tuple[float, ...]
-    """As ``curve``, where an image counts if its class is among the five best; 100 while there are only five."""
-    top5_avg: float
-    matrix: tuple[tuple[float, ...], ...]
-    """``matrix[t][i]``: accuracy after task t on the test images of task i ≤ t, among all classes seen."""
-    task_curve: tuple[float, ...]
-    """Unweighted mean of each row of the matrix: a task counts the same however many classes it brought."""
-    task_avg: float
-    """Mean of ``task_curve``: the measure of the long-tailed protocol."""
-    forgetting: float | None
-    """Mean over all tasks but the last of the best accuracy ever minus the final one; None with one task."""
-    backward_transfer: float | None
-    """Mean over all tasks but the last of the final accuracy minus the one just after learning; None with one task."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as JSON would have it."""
-        return {name: _listed(value) for name, value in asdict(self).items()}
+    return curve(history)[-1]
 
 
-def measure(records: Sequence[TaskPrediction], sizes: Sequence[int]) -> Metrics:
-    """The metrics of the tasks recorded so far, where task i of the stream brings ``sizes[i]`` classes."""
-    if not 0 < len(records) <= len(sizes):
-        raise ValueError(f"{len(records)} records do not fit a stream of {len(sizes)} tasks")
-    exact, top5 = [], []
-    matrix: list[tuple[float, ...]] = []
-    for learnt, record in enumerate(records, start=1):
-        seen = sum(sizes[:learnt])
-        _check(record, seen)
-        hits = record.top == record.labels[:, None]
-        exact.append(_percent(hits[:, 0]))
-        top5.append(100.0 if seen <= 5 else _percent(hits[:, :5].any(axis=1)))
-        matrix.append(_by_task(hits[:, 0], record.labels, sizes[:learnt]))
-    curve, top5_curve = _rounded(exact), _rounded(top5)
-    task_curve = tuple(float(np.mean(row)) for row in matrix)
-    return Metrics(
-        curve=curve,
-        exact=tuple(exact),
-        avg=float(np.mean(curve)),
-        last=curve[-1],
-        top5=top5_curve,
-        top5_avg=float(np.mean(top5_curve)),
-        matrix=tuple(matrix),
-        task_curve=task_curve,
-        task_avg=float(np.mean(task_curve)),
-        forgetting=forgetting(matrix),
-        backward_transfer=backward_transfer(matrix),
-    )
+@METRICS.register("top5")
+def top5(history: History) -> list[float]:
+    """As curve; an image counts if its class is among the five best. 100 while there are only five."""
+    both = zip(history.hits, history.seen, strict=True)
+    return _rounded([100.0 if seen <= 5 else _percent(hits[:, :5].sum(axis=1) > 0) for hits, seen in both])
 
 
-def forgetting(matrix: Sequence[Sequence[float]]) -> float | None:
-    """mean over i < T of (max over t of A[t, i]) − A[T, i]. The final accuracy is among the maxima: never negative."""
-    final = matrix[-1]
-    best = [max(row[task] for row in matrix[task:]) for task in range(len(final) - 1)]
-    return float(np.mean([peak - end for peak, end in zip(best, final, strict=False)])) if best else None
+@METRICS.register("top5_avg")
+def top5_avg(history: History) -> float:
+    """Mean of top5."""
+    return _mean(top5(history))
 
 
-def backward_transfer(matrix: Sequence[Sequence[float]]) -> float | None:
-    """mean over i < T of A[T, i] − A[i, i]: what later tasks did to earlier ones; negative where they harmed."""
-    final = matrix[-1]
-    changes = [final[task] - matrix[task][task] for task in range(len(final) - 1)]
-    return float(np.mean(changes)) if changes else None
+@METRICS.register("matrix")
+def matrix(history: History) -> list[list[float]]:
+    """Accuracy after each task (a row) on each task so far, among all classes seen."""
+    return history.matrix
 
 
-def _by_task(correct: npt.NDArray[np.bool_], labels: Int64, sizes: Sequence[int]) -> tuple[float, ...]:
+@METRICS.register("task_curve")
+def task_curve(history: History) -> list[float]:
+    """Mean of each row of the matrix. A task counts the same however many classes it brought."""
+    return [_mean(row) for row in history.matrix]
+
+
+@METRICS.register("task_avg")
+def task_avg(history: History) -> float:
+    """Mean of task_curve, the measure of the long-tailed protocol."""
+    return _mean(task_curve(history))
+
+
+@METRICS.register("forgetting")
+def forgetting(history: History) -> float | None:
+    """How far accuracy on earlier tasks has fallen from its best.
+
+    mean over i < T of (max over t of A[t, i]) − A[T, i]; None for T = 1. The final accuracy is among the maxima, so
+    that it is never negative.
+    """
+    *_, final = history.matrix
+    best = [max(row[task] for row in history.matrix[task:]) for task in range(len(final) - 1)]
+    return _mean([peak - end for peak, end in zip(best, final, strict=False)]) if best else None
+
+
+@METRICS.register("backward_transfer")
+def backward_transfer(history: History) -> float | None:
+    """How accuracy on earlier tasks has changed since they were learnt.
+
+    mean over i < T of A[T, i] − A[i, i]; None for T = 1. Negative where later tasks harmed earlier ones.
+    """
+    *_, final = history.matrix
+    changes = [final[task] - history.matrix[task][task] for task in range(len(final) - 1)]
+    return _mean(changes) if changes else None
+
+
+def _by_task(correct: npt.NDArray[np.bool_], labels: Int64, sizes: Sequence[int]) -> list[float]:
     """Accuracy on the test images of each task."""
     task = np.searchsorted(np.cumsum(sizes), labels, side="right")
     images = np.bincount(task, minlength=len(sizes))
     if not images.all():
         raise UserError(f"task {int(np.argmin(images)) + 1} has no test images, so its accuracy cannot be measured")
-    return tuple((np.bincount(task, weights=correct, minlength=len(sizes)) * 100 / images).tolist())
+    accuracies: list[float] = (np.bincount(task, weights=correct, minlength=len(sizes)) * 100 / images).tolist()
+    return accuracies
 
 
 def _check(record: TaskPrediction, seen: int) -> None:
@@ -121,10 +187,20 @@ def _percent(correct: npt.NDArray[np.bool_]) -> float:
     return float(correct.sum() * 100 / len(correct))
 
 
-def _rounded(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(np.around(values, decimals=2).tolist())
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(value) for value in np.around(values, decimals=2)]
 
 
-def _listed(value: Any) -> Any:
-    """Tuples as lists, all the way down."""
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _as_json(value: Any) -> Any:
+    """Numbers, None and lists of such; of numpy, too."""
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_as_json(item) for item in value]
+    if value is None:
+        return None
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise UserError(f"it gave {value!r}; a metric gives a finite number, None, or a list of such")
+    return int(value) if isinstance(value, Integral) else float(value)

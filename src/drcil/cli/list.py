@@ -71,7 +71,7 @@ def streams() -> Entries:
     from ..streams.protocols import parse_stream, standard_streams
 
     return [
-        {**stream._asdict(), "origin": DATASETS.origin(parse_stream(stream.name).dataset)}
+        {**stream._asdict(), "origin": DATASETS.origin(parse_stream(stream.name).dataset.partition(":")[0])}
         for stream in standard_streams()
     ]
 
@@ -101,4 +101,5 @@ _KINDS: dict[str, Callable[[], Entries]] = {
     "augmentations": lambda: registered("data.augment", "AUGMENTS"),
     "backbones": lambda: registered("nets.features", "BACKBONES"),
     "heads": lambda: registered("heads.base", "HEADS"),
+    "metrics": lambda: registered("metrics", "METRICS"),
 }

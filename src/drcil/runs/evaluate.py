@@ -12,7 +12,7 @@ from ..disk import put_back
 from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
-from ..metrics import Metrics, TaskPrediction, measure
+from ..metrics import History, TaskPrediction, top5
 from ..models.directory import read_model
 from ..models.predictor import Predictor
 from ..models.state import STATE
@@ -61,17 +61,17 @@ def evaluate(
     best = predictor.rank(test, 5, [name])[name].classes.numpy()
     task = np.repeat(np.arange(len(learnt.sizes)), learnt.sizes)[test.labels]
 
-    def measured(chosen: npt.NDArray[np.bool_]) -> Metrics:
+    def measured(chosen: npt.NDArray[np.bool_]) -> History:
         # All classes count as one task: what a model answers is measured, not how it came to.
-        return measure([TaskPrediction(test.labels[chosen], best[chosen])], [sum(learnt.sizes)])
+        return History([TaskPrediction(test.labels[chosen], best[chosen])], [sum(learnt.sizes)])
 
     overall = measured(np.ones(len(test), dtype=np.bool_))
     return Evaluation(
-        accuracy=overall.exact[0],
+        accuracy=overall.accuracies[0],
         correct=int((best[:, 0] == test.labels).sum()),
         total=len(test),
-        top5=overall.top5[0],
-        per_task=tuple(measured(task == number).exact[0] for number in range(len(learnt.sizes))),
+        top5=top5(overall)[0],
+        per_task=tuple(measured(task == number).accuracies[0] for number in range(len(learnt.sizes))),
         readout=name,
         model=str(path),
         stream=stream,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..methods import Method
-from ..metrics import Metrics
 from ..streams.stream import Stream
 from .settings import RunSettings
 
@@ -13,15 +12,14 @@ from .settings import RunSettings
 def make_result(
     settings: RunSettings,
     stream: Stream,
-    metrics: dict[str, Metrics],
+    metrics: dict[str, dict[str, Any]],
     states: list[dict[str, Any]],
     method: Method,
     versions: dict[str, str],
 ) -> dict[str, Any]:
     """The result of the finished tasks; the top-level figures are the primary readout's."""
     primary = next(iter(metrics))
-    figures = {name: own.as_dict() for name, own in metrics.items()}
-    first = figures[primary]
+    first = metrics[primary]
     tasks = [
         {**state["task"], "accuracy": accuracy, "top5": top5, "per_task": row}
         for state, accuracy, top5, row in zip(states, first["curve"], first["top5"], first["matrix"], strict=True)
@@ -45,7 +43,7 @@ def make_result(
         "complete": len(states) == min(settings.tasks or len(stream), len(stream)),
         "readout": primary,
         **{name: first[name] for name in ("curve", "avg", "last", "forgetting", "matrix", "top5")},
-        "readouts": figures,
+        "readouts": metrics,
         "parameters": method.parameters(),
         "seconds": round(sum(task["seconds"] for task in tasks), 3),
         "per_task": tasks,

@@ -33,7 +33,7 @@ from ..disk import (
 )
 from ..errors import UserError
 from ..learner import Learner
-from ..metrics import Metrics, TaskPrediction, measure
+from ..metrics import History, TaskPrediction, measure
 from ..models.directory import read_model, write_model
 from ..models.model import Model
 from ..models.state import parse_state, read_state
@@ -53,7 +53,7 @@ class TaskReport(NamedTuple):
     """What is known right after a task: its number, the metrics of every readout so far, its seconds."""
 
     number: int
-    metrics: dict[str, Metrics]
+    metrics: dict[str, dict[str, Any]]
     seconds: float
 
 
@@ -193,13 +193,10 @@ class Run:
         done = self.finished_tasks()
         state = read_state(done[-1])
         predictions = [read_tensors(task / PREDICTIONS)[0] for task in done]
-        metrics = {
-            name: measure(
-                [TaskPrediction(one["labels"].numpy(), one[f"{name}.classes"].numpy()) for one in predictions],
-                stream.sizes,
-            )
-            for name in state["readouts"]
-        }
+        metrics = {}
+        for name in state["readouts"]:
+            records = [TaskPrediction(one["labels"].numpy(), one[f"{name}.classes"].numpy()) for one in predictions]
+            metrics[name] = measure(History(records, stream.sizes))
         return TaskReport(len(done), metrics, state["task"]["seconds"])
 
     def write_result(self, learner: Learner, stream: Stream) -> dict[str, Any]:
