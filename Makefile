@@ -2,6 +2,7 @@
 # make test        what must pass before every commit: lint, types, fast tests with coverage
 # make test-slow   tests that take minutes
 # make test-data   tests on real datasets, in the directory that DRCIL_DATA names
+# make bench       speed and memory against targets; some of it: make bench ARGS="--rows fusion-speed,memory"
 # make clean       remove the environment and all caches
 
 PYTHON ?= python3
@@ -15,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # pytest answers 5 when a mark selects no test, which is no failure.
 OR_NONE := || test $$? -eq 5
 
-.PHONY: run test test-slow test-data clean
+.PHONY: run test test-slow test-data bench clean
 .DEFAULT_GOAL := test
 
 run: $(INSTALLED)
@@ -33,6 +34,9 @@ test-slow: $(INSTALLED)
 test-data: $(INSTALLED)
 	$(PYTEST) -m data -rs $(OR_NONE)
 
+bench: $(INSTALLED)
+	@$(BIN)/python -m benchmarks $(ARGS)
+
 # torch is asked for first, by its exact version, so that pip never weighs newer builds of several gigabytes.
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("drcil needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
@@ -44,4 +48,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov dist
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

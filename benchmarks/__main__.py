@@ -1,7 +1,7 @@
-"""``python -m benchmarks``: measure, and print the rows."""
+"""``python -m benchmarks`` is ``make bench``."""
 
-import typer
+import sys
 
-from .command import bench
+from .command import main
 
-typer.run(bench)
+sys.exit(main())

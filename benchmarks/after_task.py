@@ -1,17 +1,17 @@
-"""The figure of what follows training: herding, class means and evaluation."""
+"""The benchmark of what follows training: herding, class means and evaluation."""
 
 from __future__ import annotations
 
 import torch
 
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene, Untrained, as_seen, learner_before
 from .timing import alternate, seconds_of
 
 _ROUNDS = 2
 
 
-@figure(
+@benchmark(
     "after-task",
     "herding, class means and evaluation of iCaRL's task 10 ÷ one bare forward pass over the same images",
     target=1.3,

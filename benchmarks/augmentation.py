@@ -1,4 +1,4 @@
-"""The figure of augmentation alone: whole batches against image by image, on one core."""
+"""The benchmark of augmentation alone: whole batches against image by image, on one core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drcil.data.sources.reader import batches_together, cut
 from drcil.keys import generator
 
 from .pillow import augmented, deal
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene
 from .timing import alternate, seconds_of
 
@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-@figure(
+@benchmark(
     "augment-speed",
     "crop, flip, brightness, AutoAugment and cutout of 32×32 images on one core: images/s, ours ÷ Pillow",
     target=5.0,

@@ -1,20 +1,30 @@
-"""``drcil bench``: measure speed and memory against targets, each as a ratio to a plain program in the same run."""
+"""``make bench``: measure speed and memory against targets, each as a ratio to a plain program in the same run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drcil import cli
 from drcil.cli import options
 from drcil.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from . import Figure, Row
+    from . import Benchmark, Row
     from .profile import Profile
 
+app = typer.Typer(name="python -m benchmarks", pretty_exceptions_enable=False, add_completion=False)
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print the rows; the exit code."""
+    return cli.main(arguments, app)
+
+
+@app.command()
 def bench(
     rows: Annotated[
         list[str] | None,
@@ -37,26 +47,26 @@ def bench(
     from .machine import machine
 
     configure()
-    figures = chosen([name.strip() for given in rows or () for name in given.split(",")])
+    benchmarks = chosen([name.strip() for given in rows or () for name in given.split(",")])
     scene, place = Scene(data), machine()
     told, screen = console(stderr=True), console()
     load = "unknown" if place["busy"] is None else place["busy"]
     told.print(f"{place['processor']}, {place['threads']} threads, load {load}; {scene.images}", markup=False)
     if profile:
-        from .profile import profile as profiled
+        from .profile import profile_epoch
 
-        found = profile_json(profiled(scene))
+        found = profile_json(profile_epoch(scene))
         if json:
             print_json({"profile": found, "machine": place, "images": scene.images})
         else:
             screen.print(entries_table([{"name": name, "value": _short(value)} for name, value in found.items()]))
         return
 
-    def begin(figure: Figure) -> None:
-        told.print(f"{figures.index(figure) + 1}/{len(figures)} {figure.name}", markup=False)
+    def begin(benchmark: Benchmark) -> None:
+        told.print(f"{benchmarks.index(benchmark) + 1}/{len(benchmarks)} {benchmark.name}", markup=False)
 
     measured = []
-    for row in measure(figures, scene, begin):
+    for row in measure(benchmarks, scene, begin):
         # At once: a row may take a minute, and what comes after it may fail.
         told.print(f"    {row_line(row)}", markup=False)
         measured.append(row)
@@ -68,7 +78,7 @@ def bench(
 
 def row_entry(row: Row) -> dict[str, Any]:
     """A row for people."""
-    own, sign = row.figure, {"higher": "≥", "lower": "≤"}[row.figure.better]
+    own, sign = row.benchmark, {"higher": "≥", "lower": "≤"}[row.benchmark.better]
     return {
         "name": own.name,
         "value": f"{_short(row.measurement.value)} {own.unit}" if row.measurement.made else "–",

@@ -1,4 +1,4 @@
-"""The figure of memory: what a run takes beyond what it cannot do without."""
+"""The benchmark of memory: what a run takes beyond what it cannot do without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drcil.data.sources.imageset import ArraySource
 from drcil.errors import UserError
 from drcil.stages import Stage
 
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene, learner_before, stages_of
 
 _MIB = 2**20
@@ -34,7 +34,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """Torch and nothing else, once its kernels are there; prints KiB."""
 
 
-@figure(
+@benchmark(
     "memory",
     "peak resident memory of a CIFAR-100 run of mafdrc beyond images, nets, activations and bare torch",
     target=300.0,
@@ -44,7 +44,9 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 def memory(scene: Scene) -> Measurement:
     if not _STATUS.exists():
         raise UserError(f"peak memory is read from {_STATUS}, which this system does not have")
-    code = f"from drcil.bench.footprint import report; report({str(scene.directory)!r})"
+    # Modules are found where this process finds them, and not in whatever the current directory is.
+    found = f"import sys; sys.path[:] = {sys.path!r}"
+    code = f"{found}; from benchmarks.footprint import report; report({str(scene.directory)!r})"
     parts: dict[str, float] = json.loads(_printed(code))
     parts["torch"] = int(_printed(_BARE)) / 1024
     peak = parts.pop("peak")

@@ -1,4 +1,4 @@
-"""The figure of a trained classifier: what is left of the dynamic residual head when it is used."""
+"""The benchmark of a trained classifier: what is left of the dynamic residual head when it is used."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 from drcil.heads import DynamicResidualHead, LinearHead
 
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene
 
 
-@figure(
+@benchmark(
     "drc-inference",
     "tensors in which the folded dynamic residual head differs from a plain linear head after ten tasks",
     target=0.0,

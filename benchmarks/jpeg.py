@@ -1,4 +1,4 @@
-"""Figures of images on disk: the whole way from files to augmented batches against decoding alone."""
+"""Benchmarks of images on disk: the whole way from files to augmented batches against decoding alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drcil.data.sources.reader import Reader, batches_together, cut
 from drcil.keys import derive, generator
 
 from .pictures import photographs
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene
 from .timing import alternate, seconds_of
 
@@ -48,7 +48,7 @@ class Decoded(Dataset[int]):
         return len(self.batches[index])
 
 
-def compare(paths: Sequence[str], size: int) -> Measurement:
+def against_decoding(paths: Sequence[str], size: int) -> Measurement:
     """Images/s of decoding, random crop and augmentation ÷ those of decoding alone; beside it, with a cache if any."""
     source = FileSource(FileList.of_paths(paths), size)
     rows = np.arange(len(source), dtype=np.int64)
@@ -92,7 +92,7 @@ def write_photographs(directory: Path, count: int, distinct: int, height: int, w
     return paths
 
 
-@figure(
+@benchmark(
     "jpeg-small",
     "JPEG files of 64×64: images/s decoded, cropped and augmented ÷ decoded by Pillow alone, two workers",
     target=0.9,
@@ -102,10 +102,10 @@ def write_photographs(directory: Path, count: int, distinct: int, height: int, w
 def jpeg_small(scene: Scene) -> Measurement:
     with TemporaryDirectory() as directory:
         paths = sorted(map(str, (scene.directory / _TINY_IMAGENET).glob("*/*/*.JPEG")))
-        return compare(paths or write_photographs(Path(directory), 2560, 256, 64, 64, quality=75), _SMALL)
+        return against_decoding(paths or write_photographs(Path(directory), 2560, 256, 64, 64, quality=75), _SMALL)
 
 
-@figure(
+@benchmark(
     "jpeg-large",
     "JPEG files of 500×375: images/s decoded, cropped to 224×224 and augmented ÷ decoded by Pillow alone, two workers",
     target=0.9,
@@ -114,4 +114,4 @@ def jpeg_small(scene: Scene) -> Measurement:
 )
 def jpeg_large(scene: Scene) -> Measurement:
     with TemporaryDirectory() as directory:
-        return compare(write_photographs(Path(directory), 768, 24, 375, 500, quality=90), _LARGE)
+        return against_decoding(write_photographs(Path(directory), 768, 24, 375, 500, quality=90), _LARGE)

@@ -19,7 +19,7 @@ from drcil.train.events import EpochDone, Event, StageStarted
 from .footprint import activations
 from .scene import Scene
 from .timing import EpochClock, seconds_of
-from .training import BATCH, as_net, fusion_before, matmul_flops, step_flops, train
+from .training import BATCH, as_net, fusion_before, matmul_flops, step_flops, timed_epoch
 
 _MARK = "drcil: augmentation"
 _KINDS = {
@@ -94,14 +94,14 @@ class Profile:
         return 1024 * self.copy_gib / (2 * self.mib_per_image)
 
 
-def profile(scene: Scene) -> Profile:
+def profile_epoch(scene: Scene) -> Profile:
     """Profile one epoch of the stage that ``fusion-speed`` times."""
     clock = EpochClock()
     learner, _, stage = fusion_before(scene, clock)
     learner.engine.augmentation = marked(learner.engine.augmentation)
-    unwatched = train(learner, stage, clock)
+    unwatched = timed_epoch(learner, stage, clock)
     learner.engine.listener = watched = ProfiledEpoch()
-    train(learner, stage, watched)
+    timed_epoch(learner, stage, watched)
     forward_and_backward = step_flops(as_net(stage.net)) / BATCH
     return Profile(
         shares=watched.shares(),

@@ -1,4 +1,4 @@
-"""What a figure is, and the table of them: a name, a target, and the measurement behind it."""
+"""What a benchmark is, and the table of them: a name, a target, and the measurement behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Benchmark:
     """Something that can be measured, and what it should come to."""
 
     name: str
@@ -46,57 +46,57 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """A figure as it was measured."""
+    """A benchmark as it was measured."""
 
-    figure: Figure
+    benchmark: Benchmark
     measurement: Measurement
 
     @property
     def met(self) -> bool:
-        return self.figure.met_by(self.measurement.value)
+        return self.benchmark.met_by(self.measurement.value)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "name": self.figure.name,
+            "name": self.benchmark.name,
             "value": self.measurement.value if self.measurement.made else None,
-            "target": self.figure.target,
+            "target": self.benchmark.target,
             "pass": self.met,
-            "unit": self.figure.unit,
-            "better": self.figure.better,
-            "what": self.figure.what,
+            "unit": self.benchmark.unit,
+            "better": self.benchmark.better,
+            "what": self.benchmark.what,
             "detail": self.measurement.detail,
         }
 
 
-FIGURES: Registry[Figure] = Registry("row")
+BENCHMARKS: Registry[Benchmark] = Registry("row")
 
 Measure = Callable[[Scene], Measurement]
 
 
-def figure(name: str, what: str, target: float, better: Better, unit: str) -> Callable[[Measure], Measure]:
+def benchmark(name: str, what: str, target: float, better: Better, unit: str) -> Callable[[Measure], Measure]:
     """Register a measurement under a name."""
 
     def keep(measure: Measure) -> Measure:
-        FIGURES.register(name)(Figure(name, what, target, better, unit, measure))
+        BENCHMARKS.register(name)(Benchmark(name, what, target, better, unit, measure))
         return measure
 
     return keep
 
 
-def chosen(names: Sequence[str]) -> list[Figure]:
-    """The figures of these names, in the table's order; all of them if none is named."""
-    wanted = {FIGURES[name].name for name in names} or set(FIGURES)
-    return [one for name, one in FIGURES.items() if name in wanted]
+def chosen(names: Sequence[str]) -> list[Benchmark]:
+    """The benchmarks of these names, in the table's order; all of them if none is named."""
+    wanted = {BENCHMARKS[name].name for name in names} or set(BENCHMARKS)
+    return [one for name, one in BENCHMARKS.items() if name in wanted]
 
 
 def measure(
-    figures: Sequence[Figure], scene: Scene, begin: Callable[[Figure], None] = lambda figure: None
+    benchmarks: Sequence[Benchmark], scene: Scene, begin: Callable[[Benchmark], None] = lambda benchmark: None
 ) -> Iterator[Row]:
-    """Measure one figure after the other; ``begin`` hears of each before it is measured.
+    """Measure one benchmark after the other; ``begin`` hears of each before it is measured.
 
     One that cannot be measured here is a row too, which misses its target.
     """
-    for one in figures:
+    for one in benchmarks:
         begin(one)
         try:
             found = one.measure(scene)

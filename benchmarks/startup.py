@@ -1,11 +1,11 @@
-"""Figures of the first moment: how long help and import take."""
+"""Benchmarks of the first moment: how long help and import take."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene
 from .timing import alternate, seconds_of
 
@@ -17,13 +17,13 @@ def _spent(*arguments: str) -> float:
     return seconds_of(lambda: subprocess.run(command, check=True, capture_output=True))
 
 
-@figure("help-seconds", "`drcil --help`, from start to end", target=0.5, better="lower", unit="s")
+@benchmark("help-seconds", "`drcil --help`, from start to end", target=0.5, better="lower", unit="s")
 def help_seconds(scene: Scene) -> Measurement:
     (seconds,) = alternate(_ROUNDS, lambda: _spent("-m", "drcil.cli", "--help"))
     return Measurement(seconds, f"best of {_ROUNDS}")
 
 
-@figure("import-seconds", "`import drcil`, above an empty interpreter", target=0.1, better="lower", unit="s")
+@benchmark("import-seconds", "`import drcil`, above an empty interpreter", target=0.1, better="lower", unit="s")
 def import_seconds(scene: Scene) -> Measurement:
     ours, empty = alternate(_ROUNDS, lambda: _spent("-c", "import drcil"), lambda: _spent("-c", "pass"))
     return Measurement(ours - empty, f"{ours:.3f} against {empty:.3f} s, best of {_ROUNDS}")

@@ -1,4 +1,4 @@
-"""Figures of training: a fusion stage, the arithmetic of a step, its data, and whether late tasks cost more."""
+"""Benchmarks of training: a fusion stage, the arithmetic of a step, its data, and whether late tasks cost more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drcil.stages import Moment, Stage, StepHook
 from drcil.streams.stream import Task
 
 from .reference import PlainFusion, PlainNet, pillow_images
-from .rows import Measurement, figure
+from .rows import Measurement, benchmark
 from .scene import Scene, learner_before, stages_of
 from .timing import EpochClock, alternate, seconds_of
 
@@ -51,7 +51,7 @@ def plain_fusion(learner: Learner, task: Task, stage: Stage) -> PlainFusion:
     )
 
 
-def train(learner: Learner, stage: Stage, clock: EpochClock) -> float:
+def timed_epoch(learner: Learner, stage: Stage, clock: EpochClock) -> float:
     """Train a stage of one epoch; the seconds of that."""
     with learner.engine.task(2):
         learner.engine.fit(stage)
@@ -68,7 +68,7 @@ def fresh_process() -> ProcessPoolExecutor:
     )
 
 
-@figure(
+@benchmark(
     "fusion-speed",
     "fusion stage of mafdrc, ResNet-32, batch 128, augmentation auto: images/s, ours ÷ plain program",
     target=2.5,
@@ -83,7 +83,7 @@ def fusion_speed(scene: Scene) -> Measurement:
     with fresh_process() as elsewhere:
         ours, plain = alternate(
             ROUNDS,
-            lambda: train(learner, stage, clock),
+            lambda: timed_epoch(learner, stage, clock),
             lambda: elsewhere.submit(reference.epoch, view).result(),
         )
     images = len(stage.data)
@@ -137,7 +137,7 @@ def first_task(scene: Scene) -> EpochTimes:
     peak = 0.0
     for _ in range(ROUNDS):
         watch = Stopwatch(stage.net)
-        total = train(learner, replace(stage, hooks=[watch]), clock)
+        total = timed_epoch(learner, replace(stage, hooks=[watch]), clock)
         watch.stop()
         passes = [done - called for called, done in zip(watch.called, watch.done, strict=True)]
         waits = zip([clock.begun, *clock.ends], watch.called, strict=False)
@@ -159,7 +159,7 @@ def matmul_flops() -> float:
     return 2 * _SIDE**3 / min(seconds_of(lambda: matrix @ matrix) for _ in range(5))
 
 
-@figure(
+@benchmark(
     "step-flops",
     "forward and backward pass of the trained ResNet-32, batch 128: GFLOP/s ÷ that of a large matrix product",
     target=0.5,
@@ -172,7 +172,7 @@ def flops_of_a_step(scene: Scene) -> Measurement:
     return Measurement(reached / peak, f"{reached / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s")
 
 
-@figure(
+@benchmark(
     "data-share",
     "share of a training step without teachers that goes to data and augmentation, ResNet-32, auto",
     target=6.0,
@@ -184,7 +184,7 @@ def data_share(scene: Scene) -> Measurement:
     return Measurement(100 * epoch.data / epoch.total, f"{1000 * epoch.data:.0f} of {1000 * epoch.total:.0f} ms")
 
 
-@figure(
+@benchmark(
     "task-growth",
     "seconds to learn task 10 ÷ task 2 with mafdrc at equal data, evaluation excluded",
     target=1.1,

@@ -7,6 +7,9 @@ import math
 import os
 import pickle
 import random
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.profiler import record_function
 
-from benchmarks import FIGURES, Figure, Row, Scene, chosen, measure
+from benchmarks import BENCHMARKS, Benchmark, Row, Scene, chosen, measure
+from benchmarks.command import main
 from benchmarks.footprint import activations
 from benchmarks.pictures import photographs
 from benchmarks.pillow import Choice, augmented, deal
@@ -27,8 +31,7 @@ from benchmarks.reference import PlainFusion, pillow_images
 from benchmarks.rows import Measurement
 from benchmarks.scene import Untrained, learner_before, stages_of
 from benchmarks.timing import EpochClock, alternate
-from benchmarks.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, train
-from drcil.cli import main
+from benchmarks.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, timed_epoch
 from drcil.data.augment import build_augment
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment
@@ -41,6 +44,7 @@ from drcil.stages import Batch, Stage
 from drcil.streams.stream import Task
 from small_engine import assert_equal, state
 
+ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {
     "fusion-speed": ("higher", 2.5),
     "step-flops": ("higher", 0.5),
@@ -90,11 +94,11 @@ def fusion(scene: Scene) -> Fusion:
 
 
 def test_every_target_is_there() -> None:
-    assert {name: (one.better, one.target) for name, one in FIGURES.items()} == TARGETS
+    assert {name: (one.better, one.target) for name, one in BENCHMARKS.items()} == TARGETS
 
 
-def figure_of(better: Any, target: float, value: float = 0.0) -> Figure:
-    return Figure("one", "a figure", target, better, "×", lambda scene: Measurement(value, "by hand"))
+def benchmark_of(better: Any, target: float, value: float = 0.0) -> Benchmark:
+    return Benchmark("one", "a benchmark", target, better, "×", lambda scene: Measurement(value, "by hand"))
 
 
 @pytest.mark.parametrize(
@@ -110,10 +114,10 @@ def figure_of(better: Any, target: float, value: float = 0.0) -> Figure:
         ("lower", 0.9, math.nan, False),
     ],
 )
-def test_a_figure_that_misses_is_reported_as_missed(
+def test_a_benchmark_that_misses_is_reported_as_missed(
     scene: Scene, better: Any, target: float, value: float, met: bool
 ) -> None:
-    (row,) = measure([figure_of(better, target, value)], scene)
+    (row,) = measure([benchmark_of(better, target, value)], scene)
     assert row.met is met
     assert row.as_json()["pass"] is met
 
@@ -122,12 +126,12 @@ def test_a_figure_that_misses_is_reported_as_missed(
     "error",
     [UserError("no such thing here"), OSError("no such thing here"), RuntimeError("no such thing here\nat all")],
 )
-def test_a_figure_that_cannot_be_measured_is_a_row_and_the_others_follow(scene: Scene, error: Exception) -> None:
+def test_a_benchmark_that_cannot_be_measured_is_a_row_and_the_others_follow(scene: Scene, error: Exception) -> None:
     def fails(scene: Scene) -> Measurement:
         raise error
 
-    failing = Figure("other", "a figure", 1.0, "lower", "s", fails)
-    first, second, third = measure([figure_of("lower", 1.0), failing, figure_of("lower", 1.0)], scene)
+    failing = Benchmark("other", "a benchmark", 1.0, "lower", "s", fails)
+    first, second, third = measure([benchmark_of("lower", 1.0), failing, benchmark_of("lower", 1.0)], scene)
     assert (first.met, second.met, third.met) == (True, False, True)
     told = second.as_json()
     assert (told["value"], told["pass"], told["detail"]) == (None, False, "not measured: no such thing here")
@@ -139,7 +143,7 @@ def test_systems_that_tell_neither_memory_nor_load_get_the_other_rows(
 ) -> None:
     monkeypatch.setattr("benchmarks.footprint._STATUS", Path("nowhere"))
     monkeypatch.delattr(os, "getloadavg", raising=False)
-    assert main(["bench", "--rows", "memory,drc-inference", "--data", str(tmp_path)]) == 0
+    assert main(["--rows", "memory,drc-inference", "--data", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "load unknown" in err
     why = "not measured: peak memory is read from nowhere, which this system does not have"
@@ -163,19 +167,23 @@ def test_the_best_of_each_work_is_taken_and_they_take_turns() -> None:
 
 def test_rows_are_chosen_by_name_and_shown_in_order() -> None:
     assert [one.name for one in chosen(["jpeg-small", "step-flops"])] == ["step-flops", "jpeg-small"]
-    assert [one.name for one in chosen([])] == list(FIGURES)
+    assert [one.name for one in chosen([])] == list(BENCHMARKS)
 
 
 def test_an_unknown_row_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--rows", "fusion-sped"]) == 2
+    assert main(["--rows", "fusion-sped"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("drcil: unknown row 'fusion-sped'; did you mean 'fusion-speed'?")
     assert err.count("\n") == 1
 
 
-def test_json_has_a_row_for_each_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["bench", "--json", "--rows", "import-seconds,drc-inference", "--data", str(tmp_path)]) == 0
+def test_json_has_a_row_for_each_name_wherever_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "drcil.py").write_text("raise RuntimeError('not this one')")
+    assert main(["--json", "--rows", "import-seconds,drc-inference", "--data", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result.keys() == {"rows", "machine", "images"}
     assert result["images"] == "generated images of CIFAR-100's shape"
@@ -188,15 +196,24 @@ def test_json_has_a_row_for_each_name(capsys: pytest.CaptureFixture[str], tmp_pa
         "pass": True,
         "unit": "tensors",
         "better": "lower",
-        "what": FIGURES["drc-inference"].what,
+        "what": BENCHMARKS["drc-inference"].what,
         "detail": "Linear of (100, 64), (100,)",
     }
     assert imported["name"] == "import-seconds"
     assert 0 < imported["value"] < 5
 
 
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--json", "--rows", "memory", "--data", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    (row,) = json.loads(ended.stdout)["rows"]
+    assert 0 < row["value"] < 1000
+    assert re.fullmatch(r"peak \d+, of which images \d+, nets \d+, activations \d+, torch \d+", row["detail"])
+
+
 def test_the_table_says_what_was_met(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["bench", "--rows", "drc-inference", "--data", str(tmp_path)]) == 0
+    assert main(["--rows", "drc-inference", "--data", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert err.splitlines()[1:] == ["1/1 drc-inference", "    0 tensors (target ≤ 0): Linear of (100, 64), (100,)"]
     (line,) = [line for line in out.splitlines() if "drc-inference" in line]
@@ -339,7 +356,7 @@ def test_an_untrained_engine_leaves_nets_alone(scene: Scene) -> None:
 def test_an_epoch_is_timed_whole(scene: Scene) -> None:
     clock = EpochClock()
     learner, _, stage = fusion_before(scene, clock)
-    seconds = train(learner, replace(stage, data=stage.data.subset(np.arange(8))), clock)
+    seconds = timed_epoch(learner, replace(stage, data=stage.data.subset(np.arange(8))), clock)
     assert len(clock.ends) == 1
     assert seconds >= clock.ends[0] - clock.begun > 0
 
@@ -404,7 +421,7 @@ def test_a_profile_is_of_the_epoch_and_not_of_what_surrounds_it(
         return folding[-1]
 
     monkeypatch.setattr(learner.engine.inference, "frozen", marked)
-    train(learner, replace(stage, data=stage.data.subset(np.arange(4))), watched)
+    timed_epoch(learner, replace(stage, data=stage.data.subset(np.arange(4))), watched)
     assert len(folding) == 2, "a teacher each, when the stage is set up"
     assert "folding" not in {event.name for event in watched.record.events() or ()}  # type: ignore[no-untyped-call]
     shares = watched.shares()
@@ -414,6 +431,6 @@ def test_a_profile_is_of_the_epoch_and_not_of_what_surrounds_it(
 
 
 def test_a_row_prints_what_it_is_made_from() -> None:
-    row = Row(figure_of("higher", 2.5), Measurement(3.0, "30 against 10 images/s"))
+    row = Row(benchmark_of("higher", 2.5), Measurement(3.0, "30 against 10 images/s"))
     assert row.as_json()["detail"] == "30 against 10 images/s"
     assert (row.as_json()["unit"], row.as_json()["better"]) == ("×", "higher")

@@ -64,11 +64,11 @@ app.command("list")(list_known)
 app.add_typer(data, name="data")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, app: typer.Typer = app) -> int:
     """Run one command; the exit code. What the user can mend or asked for is told in one line, without a trace."""
     try:
         with _terminable():
-            code = app(arguments, prog_name="drcil", standalone_mode=False)
+            code = app(arguments, prog_name=app.info.name, standalone_mode=False)
             # What stays in the buffer would be written after this, where a closed pipe cannot be caught.
             sys.stdout.flush()
     except UserError as error:
