@@ -8,7 +8,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+# Two steps: what runs need, and on top of it what lint and tests need.
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 # One thread per test process: tests are small, and xdist uses the cores.
@@ -19,31 +21,37 @@ OR_NONE := || test $$? -eq 5
 .PHONY: run test test-slow test-data bench clean
 .DEFAULT_GOAL := test
 
-run: $(INSTALLED)
+run: $(CORE)
 	@$(BIN)/drcil run $(ARGS)
 
-test: $(INSTALLED)
+test: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) -m "not slow and not data" -n 2 --cov
 
-test-slow: $(INSTALLED)
+test-slow: $(DEV)
 	$(PYTEST) -m "slow and not data" $(OR_NONE)
 
-test-data: $(INSTALLED)
+test-data: $(DEV)
 	$(PYTEST) -m data -rs $(OR_NONE)
 
-bench: $(INSTALLED)
+bench: $(CORE)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-# torch is asked for first, by its exact version, so that pip never weighs newer builds of several gigabytes.
-$(INSTALLED): pyproject.toml constraints.txt
+# torch is asked for by its exact version, so that pip never weighs newer builds of several gigabytes.
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("drcil needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	@echo "Installing drcil and its locked dependencies into $(VENV) (once, a minute or two)"
+	@echo "Installing drcil and its locked dependencies into $(VENV) (once, a minute or two)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) "$$(grep '^torch==' constraints.txt)"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) "$$(grep '^torch==' constraints.txt)" -e .
+	@touch $@
+
+# By name, not as an extra of drcil, which would be built and installed once more.
+TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])
+$(DEV): $(CORE)
+	@echo "Installing what lint and tests need" >&2
+	@$(PIP) $$($(BIN)/python -c '$(TOOLS)')
 	@touch $@
 
 clean:
