@@ -28,7 +28,7 @@ from drcil.train.events import Event, silence
 from small_engine import SCHEDULE, cross_entropy, fit, make_net, make_stage, stopped_and_resumed
 
 IMAGES, TIMES, BATCH, SIZE = 7, 3, 4, 32
-CROPPED = replace(digits.SPEC, kind="imagenet")
+CROPPED = replace(digits.SPEC, crop="resized")
 """Random resized crops are the only augmentation, and hardly any two of noise are alike."""
 
 View = tuple[int, bytes]
