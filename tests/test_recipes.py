@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 
 from drcil.data.datasets.dataset import DATASETS
 from drcil.errors import UserError
+from drcil.learner import Learner
 from drcil.methods import METHODS
 from drcil.methods.resolve import resolve_settings
 from drcil.recipes import load_profile, load_recipe
 from drcil.runs.settings import make_settings
 from drcil.schedules import Schedule
+from drcil.streams.memory import first_of_each_class
+from drcil.streams.stream import make_stream
 
 # fmt: off
 SCHEDULES = {
@@ -167,6 +171,24 @@ def test_what_is_said_more_closely_goes_before(
     path = tmp_path / "own.toml"
     path.write_text(LAYERS)
     assert load_recipe(path, kind, stream) == {"common": True, **expected}
+
+
+def test_a_method_is_set_up_for_the_stream_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        "[common]\ntemperature = 2\ndistillation = 1\nfirst = {epochs = 1, lr = 0.1}\n"
+        "later = {epochs = 1, lr = 0.1}\n[default]\n[streams.digits-b0-5]\ntemperature = 7\n"
+    )
+    spec = replace(METHODS["icarl"], recipe=path)
+    monkeypatch.setattr(METHODS, "_entries", {**METHODS, "icarl": spec})
+    assert resolve_settings(spec, "digits", {"temperature": 3}, stream="digits-b0-5").model_dump()["temperature"] == 3
+    temperatures = {}
+    for name in ("digits-b0-5", "digits-b0-2"):
+        stream = make_stream(name)
+        learner = Learner("icarl", device="cpu")
+        learner.learn(replace(stream[0], new=first_of_each_class(stream[0].new, 2)))
+        temperatures[name] = learner.method.settings.model_dump()["temperature"]
+    assert temperatures == {"digits-b0-5": 7, "digits-b0-2": 2}
 
 
 def test_a_recipe_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
