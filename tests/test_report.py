@@ -204,6 +204,10 @@ def test_accuracy_on_held_out_images_has_a_column() -> None:
     assert header == ["task", "classes", "accuracy", "avg", "validation", "seconds"]
     assert [row[4] for row in rows] == ["88.50", "66.25"]
     assert ", validation 66.25, avg" in task_line(single, 2)
+    single["per_task"][0]["validation"] = None  # Classes so small that nothing of them was held out.
+    _, first, _ = (line.split() for line in text(task_table(single)).splitlines())
+    assert first[4] == "–" and len(first) == len(header)
+    assert ", validation –, avg" in task_line(single, 1)
 
 
 def test_the_summary_has_a_row_per_readout() -> None:

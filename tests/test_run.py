@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import drcil
@@ -12,7 +14,7 @@ from drcil import Learner
 from drcil.cli import main
 from drcil.errors import UserError
 from drcil.runs.begin import begin_run
-from drcil.runs.plan import load_stream
+from drcil.runs.plan import load_stream, plan_run
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
 from drcil.streams.stream import make_stream
@@ -155,6 +157,19 @@ def test_the_held_out_share_is_measured_over_all_classes_seen(tmp_path: Path) ->
     assert {event.measured_on for event in events} == {"validation"}
     # What is measured after the last epoch is the net that is kept, on the new classes alone.
     assert events[-1].accuracy == pytest.approx(model.evaluate(second))
+
+
+def test_classes_too_small_to_hold_anything_out_are_learnt_all_the_same(tmp_path: Path) -> None:
+    chosen = SETTINGS.model_copy(update={"tasks": 2, "validation": 0.25})
+    digits = load_stream(chosen)
+    train = digits.dataset.train
+    kept = ~np.isin(train.labels, digits.order[:2])
+    for label in digits.order[:2]:
+        kept[np.argmax(train.labels == label)] = True
+    stream = load_stream(chosen, replace(digits.dataset, train=train.subset(kept)))
+    result = begin_run(chosen, tmp_path / "run").go(plan_run(chosen, stream))
+    assert stream.task(1).validation is None and len(stream.task(1).new) == 2
+    assert [task["validation"] is None for task in result["per_task"]] == [True, False]
 
 
 def test_images_that_leave_a_single_value_are_trained_on(tmp_path: Path) -> None:

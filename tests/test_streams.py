@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drcil.data.datasets.dataset import Dataset, DataSpec
@@ -225,16 +225,30 @@ def test_validation_images_depend_on_the_order_seed_and_not_on_the_order() -> No
     assert held() != held(order_seed=7)
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=6), st.floats(0.01, 0.99))
+def test_small_classes_give_few_validation_images_or_none_and_keep_one_to_learn_from(
+    counts: list[int], share: float
+) -> None:
+    assume(any(round(count * share) and count > 1 for count in counts))
+    names = tuple(f"class{label}" for label in range(len(counts)))
+    dataset = Dataset("toy", names, images(counts, 0), images([1] * len(counts), 1), SPEC)
+    for label, task in enumerate(make_stream("toy-1/1", dataset, validation=share, order=range(len(counts)))):
+        held = 0 if task.validation is None else len(task.validation)
+        assert held == min(round(counts[label] * share), counts[label] - 1)
+        assert held + len(task.new) == counts[label] and len(task.new) > 0
+        assert (task.validation is None) == (held == 0)
+
+
 @pytest.mark.parametrize(
     ("share", "complaint"),
     [
-        (0.1, "'class0', which has 4 training images, without a validation image"),
-        (0.9, "without a training image"),
+        (0.1, "share of 0.1 is less than one image of every class, and the largest has 4 training images"),
         (1.0, "validation share of 1.0 is not usable"),
         (-0.1, "validation share of -0.1 is not usable"),
     ],
 )
-def test_a_share_must_leave_images_on_both_sides(share: float, complaint: str) -> None:
+def test_a_share_by_which_nothing_is_held_out_is_refused(share: float, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         make_stream("toy-b0-2", toy(4), validation=share)
 

@@ -31,7 +31,7 @@ def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, heade
         table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
     for number in tasks or range(1, len(result["curve"]) + 1):
         seen, accuracies, average = _until(result, number)
-        primary, *rest = (f"{accuracy:.2f}" for accuracy in accuracies)
+        primary, *rest = accuracies.values()
         seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
         table.add_row(str(number), str(seen), primary, f"{average:.2f}", *rest, seconds)
     return table
@@ -40,7 +40,7 @@ def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, heade
 def task_line(result: dict[str, Any], number: int) -> str:
     """A task's row where rows are not under a header."""
     seen, accuracies, average = _until(result, number)
-    measured = ", ".join(f"{name} {accuracy:.2f}" for name, accuracy in zip(_measured(result), accuracies, strict=True))
+    measured = ", ".join(f"{name} {accuracy}" for name, accuracy in accuracies.items())
     seconds = result["per_task"][number - 1]["seconds"]
     return f"task {number} done: {seen} classes, {measured}, avg {average:.2f}, {seconds:.1f} s"
 
@@ -51,13 +51,13 @@ def _measured(result: dict[str, Any]) -> list[str]:
     return [*names, "validation"] if any("validation" in task for task in result["per_task"]) else names
 
 
-def _until(result: dict[str, Any], number: int) -> tuple[int, list[float], float]:
-    """After this task: the classes seen, the accuracies that were measured, and the primary one's average so far."""
+def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, str], float]:
+    """After this task: the classes seen, what was measured, and the primary accuracy's average so far."""
     accuracies = [figures["curve"][number - 1] for figures in result["readouts"].values()]
-    held_out = result["per_task"][number - 1].get("validation")
-    if held_out is not None:
-        accuracies.append(held_out)
-    return list(accumulate(result["tasks"]))[number - 1], accuracies, fmean(result["curve"][:number])
+    accuracies.append(result["per_task"][number - 1].get("validation"))
+    shown = ["–" if accuracy is None else f"{accuracy:.2f}" for accuracy in accuracies]
+    measured = dict(zip(_measured(result), shown, strict=False))
+    return list(accumulate(result["tasks"]))[number - 1], measured, fmean(result["curve"][:number])
 
 
 def summary_table(result: dict[str, Any]) -> Table:

@@ -13,13 +13,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from ..data.sources.imageset import ImageSet
 from ..disk import (
     append_line,
     leftovers,
@@ -227,12 +225,8 @@ class Run:
 
 def primary_figures(learner: Learner, stream: Stream, number: int) -> dict[str, Any]:
     """What is kept of a task besides predictions and depends on which readout is primary."""
-    held_out = _held_out(stream, number)
-    measured = {} if held_out is None else {"validation": round(learner.evaluate(held_out), 2)}
+    measured: dict[str, float | None] = {}
+    if stream.held_out():
+        images = stream.held_out(number)
+        measured["validation"] = round(learner.evaluate(images), 2) if images else None
     return {"parameters": learner.method.parameters(), **measured}
-
-
-def _held_out(stream: Stream, number: int) -> ImageSet | None:
-    """The validation images of all classes that have been seen after this task, if the stream holds any out."""
-    parts = [images for task in stream[:number] if (images := task.validation) is not None]
-    return reduce(ImageSet.join, parts) if parts else None

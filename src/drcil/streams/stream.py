@@ -36,7 +36,7 @@ class Task:
     test: ImageSet
     """The test images of all classes seen, this task's included."""
     validation: ImageSet | None
-    """The held-out share of the new classes' training images, if the stream has one."""
+    """The held-out share of the new classes' training images, if the stream has one and they have enough."""
     memory: ImageSet
     """The exemplars of old classes at the task's start. A stream leaves it empty; who learns fills it."""
     budget: Budget
@@ -82,7 +82,7 @@ class Stream:
         held = np.zeros(len(dataset.train), dtype=np.bool_)
         held[held_out] = True
         self._train = _in_order(dataset.train.subset(~held), self.order)
-        self._validation = _in_order(dataset.train.subset(held), self.order) if held.any() else None
+        self._validation = _in_order(dataset.train.subset(held), self.order)
         self._test = _in_order(dataset.test, self.order)
 
     def __len__(self) -> int:
@@ -115,13 +115,17 @@ class Stream:
             sizes=sizes,
             new=new,
             test=_between(self._test, 0, total),
-            validation=None if self._validation is None else _between(self._validation, old, total),
+            validation=_between(self._validation, old, total) or None,
             memory=empty_like(new),
             budget=self.budget,
             spec=self.dataset.spec,
             stream=self.name,
             large_base=self.large_base,
         )
+
+    def held_out(self, tasks: int | None = None) -> ImageSet:
+        """The validation images of all classes that so many tasks bring (None: all); empty where there are none."""
+        return _between(self._validation, 0, sum(self.sizes[:tasks]))
 
 
 def make_stream(
@@ -175,21 +179,25 @@ def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[
 
 
 def _held_out(dataset: Dataset, share: float, seed: int) -> Int64:
-    """Positions of the validation images: this share of every class, rounded half to even, keyed by class and seed."""
+    """Positions of the validation images: this share of every class, rounded half to even, keyed by class and seed.
+
+    A class always keeps a training image; one that is too small gives none.
+    """
     if not 0 <= share < 1:
         raise UserError(f"a validation share of {share} is not usable: give a number from 0 up to, not including, 1")
     chosen = [np.zeros(0, dtype=np.int64)]
-    for label, name in enumerate(dataset.classes if share else ()):
+    for label in range(len(dataset.classes) if share else 0):
         images = np.flatnonzero(dataset.train.labels == label)
-        count = round(len(images) * share)
-        if not 0 < count < len(images):
-            lacking = "validation" if count == 0 else "training"
-            raise UserError(
-                f"a validation share of {share} leaves class '{name}', which has {len(images)} training images, "
-                f"without a {lacking} image: give another share, or 0 for no validation"
-            )
+        count = min(round(len(images) * share), max(0, len(images) - 1))
         chosen.append(numpy_generator("validation", seed, label).permutation(images)[:count])
-    return np.concatenate(chosen)
+    held_out = np.concatenate(chosen)
+    if share and not len(held_out):
+        most = dataset.train.counts(len(dataset.classes)).max()
+        raise UserError(
+            f"a validation share of {share} is less than one image of every class, and the largest has {most} training "
+            "images: give a larger share, or 0 for no validation"
+        )
+    return held_out
 
 
 def _in_order(images: ImageSet, order: tuple[int, ...]) -> ImageSet:
