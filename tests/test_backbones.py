@@ -58,10 +58,11 @@ def test_every_backbone_gives_its_stage_maps_and_their_pooled_end(name: str, cha
     if name in PARAMETERS:
         stages = STAGES.get(name, CIFAR_STAGES)
         assert [tuple(stage.shape) for stage in features.stages] == [(2, width, side, side) for width, side in stages]
-    assert features.map is features.stages[-1]
-    assert features.map.shape[1] == backbone.channels
-    assert min(features.map.shape[2:]) >= 2
-    torch.testing.assert_close(features.pooled, features.map.flatten(2).mean(dim=2))
+    assert backbone.stage_maps
+    assert features.last is features.stages[-1]
+    assert features.last.shape[1] == backbone.channels
+    assert min(features.last.shape[2:]) >= 2
+    torch.testing.assert_close(features.pooled, features.last.flatten(2).mean(dim=2))
     assert all(bool((stage >= 0).all()) for stage in features.stages), "every stage ends in a ReLU"
 
 
@@ -86,7 +87,7 @@ def test_variants_are_described_and_only_the_last_map_may_lose_its_relu(
     images = torch.rand(4, 1, image_size(name), image_size(name))
     with torch.no_grad():
         *earlier, last = backbone(images).stages
-        assert torch.equal(again(images).map, last)
+        assert torch.equal(again(images).last, last)
     assert all(bool((stage >= 0).all()) for stage in earlier)
     assert bool((last < 0).any()) is not last_relu
 

@@ -301,7 +301,7 @@ def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
 
         def forward(self, images: Tensor) -> Output:
             features = self.net.backbone(images)
-            return Output(self.net.head(F.dropout(features.map, training=self.training)), features)
+            return Output(self.net.head(F.dropout(features.last, training=self.training)), features)
 
     nets: list[Dropping] = []
 

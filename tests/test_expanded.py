@@ -73,7 +73,7 @@ def test_only_the_newest_backbone_and_the_classifiers_take_gradients() -> None:
     *earlier, newest = members_of(twice)
     assert len(earlier) == 2
     for member in earlier:
-        assert member(IMAGES).map.grad_fn is None
+        assert member(IMAGES).last.grad_fn is None
     output = twice(IMAGES)
     (output.logits.fused.sum() + output.logits.extras["auxiliary"].sum()).backward()
     assert all(parameter.grad is None for member in earlier for parameter in member.parameters())

@@ -117,6 +117,16 @@ def test_a_folded_net_gives_the_same_predictions(head: str, options: dict[str, A
     assert torch.equal(given.logits.fused.argmax(dim=1), expected.logits.fused.argmax(dim=1))
 
 
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_a_net_hands_its_head_what_it_reads(name: str) -> None:
+    """Residual heads need all positions, for the statistics of a normalisation; to others the average is enough."""
+    net = grown_net(name, {})
+    handed: list[Tensor] = []
+    net.head.register_forward_pre_hook(lambda head, given: handed.append(given[0]))
+    features = net(torch.rand(2, 3, 8, 8)).features
+    assert handed == [features.last if name in ("rc", "drc") else features.pooled]
+
+
 def test_folding_a_net_in_training_leaves_it_in_training_and_untouched() -> None:
     net = grown_net("drc", {"branch": "bn"}).train()
     before = copy.deepcopy(net.state_dict())

@@ -15,7 +15,7 @@ from drcil.errors import UserError
 from drcil.heads import DynamicResidualHead, Head, LinearHead, ResidualHead
 from drcil.heads.branches import ConvBranches, NormBranches
 from drcil.keys import randomness
-from drcil.nets.build import build_head
+from drcil.nets.build import HEADS, build_head
 
 widths = st.integers(1, 6)
 task_lists = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -223,6 +223,43 @@ def test_branches_on_pooled_vectors_are_branches_on_maps(channels: int, branch: 
     logits = head(features)
     torch.testing.assert_close(logits.new, expected[0])
     torch.testing.assert_close(logits.old, expected[1])
+
+
+@given(channels=widths, branch=branch_kinds, name=st.sampled_from(sorted(HEADS)), training=st.booleans())
+def test_tokens_are_a_map_of_one_column(channels: int, branch: str, name: str, training: bool) -> None:
+    """In training too, where statistics are those of all images and tokens."""
+    options = {"branch": branch} if name in ("rc", "drc") else {}
+    with randomness("test", "tokens", channels):
+        head = build_head(name, channels, **options).double()
+        head.grow(2)
+        head.grow(3)
+        tokens = 2 * torch.randn(4, 7, channels, dtype=torch.float64) + 1
+    twin = copy.deepcopy(head).train(training)
+    expected = twin(tokens.transpose(1, 2).unsqueeze(3)).fused
+    torch.testing.assert_close(head.train(training)(tokens).fused, expected)
+    for key, tensor in head.state_dict().items():
+        torch.testing.assert_close(tensor, twin.state_dict()[key])
+    if not training:
+        torch.testing.assert_close(head(tokens.mean(dim=1)).fused, expected)
+        torch.testing.assert_close(head.fold()(tokens.mean(dim=1)), expected)
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((8,), r"a head reads maps \(N, C, H, W\), tokens \(N, T, C\) or vectors \(N, C\), not .* shape \(8,\)"),
+        ((2, 8, 1, 3, 3), r"not features of shape \(2, 8, 1, 3, 3\)"),
+        ((2, 4), "the features have 4 channels, but the head is for 8"),
+        ((2, 8, 4), "the features have 4 channels, but the head is for 8"),
+        ((2, 4, 8, 8), "the features have 4 channels, but the head is for 8"),
+    ],
+)
+def test_features_that_a_head_cannot_read_are_refused(name: str, shape: tuple[int, ...], message: str) -> None:
+    head = build_head(name, 8)
+    head.grow(2)
+    with pytest.raises(UserError, match=message):
+        head(torch.zeros(shape))
 
 
 @given(channels=widths, tasks=task_lists, options=options, name=st.sampled_from(["rc", "drc"]))

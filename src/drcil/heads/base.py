@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ..registry import Registry
-
-_NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Logits(NamedTuple):
@@ -26,12 +23,15 @@ class Logits(NamedTuple):
     """The new branch alone, where there are branches."""
     old: Tensor | None = None
     """The old branch alone; None at task 1, where there is no past."""
-    extras: Mapping[str, Tensor] = _NOTHING
+    extras: Mapping[str, Tensor] = {}
     """Named by-products: raw cosines, an auxiliary head's logits."""
 
 
 class Head(nn.Module, ABC):
     """Features to logits. It starts without a class; ``grow`` opens each task, the first too."""
+
+    reads: ClassVar[Literal["last", "pooled"]] = "pooled"
+    """What a net hands it: the backbone's last map or tokens, or their average."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, features: Tensor) -> Logits:
-        """Logits of maps (N, C, H, W) or pooled vectors (N, C)."""
+        """Logits of maps (N, C, H, W), tokens (N, T, C) or vectors (N, C), whatever it reads in a net."""
 
     @abstractmethod
     def fold(self) -> nn.Module:
@@ -80,9 +80,26 @@ def require_classes(new_classes: int) -> None:
         raise UserError(f"a task needs at least one new class, but {new_classes} were given")
 
 
-def pool(features: Tensor) -> Tensor:
-    """Global average over the positions of a map; vectors pass through."""
-    return features.mean(dim=(2, 3)) if features.ndim == 4 else features
+def as_map(features: Tensor, channels: int) -> Tensor:
+    """Maps as they are; tokens (N, T, C) as maps (N, C, T, 1), vectors (N, C) as maps (N, C, 1, 1)."""
+    if features.ndim == 2:
+        features = features[:, :, None, None]
+    elif features.ndim == 3:
+        features = features.transpose(1, 2)[..., None]
+    elif features.ndim != 4:
+        raise UserError(
+            f"a head reads maps (N, C, H, W), tokens (N, T, C) or vectors (N, C), not features of shape "
+            f"{tuple(features.shape)}"
+        )
+    if features.shape[1] != channels:
+        raise UserError(f"the features have {features.shape[1]} channels, but the head is for {channels}")
+    return features
+
+
+def pool(features: Tensor, channels: int) -> Tensor:
+    """Average over the positions of maps or over tokens, (N, channels); vectors stay what they are."""
+    maps = as_map(features, channels)
+    return features if features.ndim == 2 else maps.mean(dim=(2, 3))
 
 
 def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:

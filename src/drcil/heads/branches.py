@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import UserError, unknown
-from .base import pool
+from .base import as_map, pool
 
 Tensors = Mapping[str, Tensor]
 BranchKind = Literal["conv", "bn"]
@@ -108,7 +108,7 @@ class ConvBranches(Branches):
         return {"weight": nn.init.kaiming_normal_(torch.empty(self.channels, self.channels), nonlinearity="linear")}
 
     def prepare(self, features: Tensor) -> Tensor:
-        return pool(features)
+        return pool(features, self.channels)
 
     def apply_branch(self, branch: Tensors, prepared: Tensor) -> Tensor:
         return functional.linear(prepared, branch["weight"])
@@ -121,7 +121,7 @@ class ConvBranches(Branches):
 class NormBranches(Branches):
     """Batch normalisations, b = γ ẑ + β: the published program's branches.
 
-    All branches read the same map and so would keep the same statistics: there is one normalisation ẑ (``norm``)
+    All branches read the same positions and so would keep the same statistics: there is one normalisation ẑ (``norm``)
     and per branch only the affine pair (``scale`` γ, ``shift`` β).
     """
 
@@ -133,11 +133,9 @@ class NormBranches(Branches):
         return {"scale": torch.ones(self.channels), "shift": torch.zeros(self.channels)}
 
     def prepare(self, features: Tensor) -> Tensor:
-        positions = features if features.ndim == 4 else features[:, :, None, None]
-        if not self.norm.training:
-            # Fixed statistics commute with pooling; batch statistics are taken over all positions.
-            positions = positions.mean(dim=(2, 3), keepdim=True)
-        return pool(self.norm(positions))
+        # Fixed statistics commute with pooling; batch statistics are taken over all positions.
+        seen = features if self.norm.training else pool(features, self.channels)
+        return pool(self.norm(as_map(seen, self.channels)), self.channels)
 
     def apply_branch(self, branch: Tensors, prepared: Tensor) -> Tensor:
         return torch.addcmul(branch["shift"], branch["scale"], prepared)

@@ -49,7 +49,7 @@ class CosineHead(Head):
         return torch.cat([self.old_rows, self.new_rows])
 
     def forward(self, features: Tensor) -> Logits:
-        cosines = class_cosines(pool(features), functional.normalize(self.rows(), dim=2))
+        cosines = class_cosines(pool(features, self.channels), functional.normalize(self.rows(), dim=2))
         return Logits(self.scale * cosines, extras={"cosines": cosines, "scale": self.scale})
 
     def fold(self) -> FoldedCosine:
@@ -70,7 +70,7 @@ class FoldedCosine(nn.Module):
         self.scale = nn.Buffer(scale)
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.scale * class_cosines(pool(features), self.directions)
+        return self.scale * class_cosines(pool(features, self.directions.shape[2]), self.directions)
 
 
 def class_cosines(features: Tensor, directions: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class LinearHead(Head):
         self.tasks.append(new_classes)
 
     def forward(self, features: Tensor) -> Logits:
-        return Logits(self.classifier(pool(features)))
+        return Logits(self.classifier(pool(features, self.channels)))
 
     def fold(self) -> nn.Linear:
         return copy.deepcopy(self.classifier).requires_grad_(False)

@@ -24,6 +24,9 @@ class ResidualHead(Head):
     afresh. ``conv_init`` is what a fresh convolution is.
     """
 
+    # Pooled features would do, but for a normalisation in training: its statistics are those of all positions.
+    reads = "last"
+
     def __init__(
         self,
         channels: int,

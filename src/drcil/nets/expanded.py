@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..errors import UserError
 from ..heads.base import Head, new_linear
 from .build import build_backbone, build_described_head
 from .features import Backbone, Features
@@ -17,18 +18,22 @@ from .output import Output
 
 
 class SideBySide(Backbone):
-    """Several backbones on the same images, their maps stacked along the channels, oldest first."""
+    """Several backbones on the same images, their maps or tokens stacked along the channels, oldest first."""
 
     def __init__(self, members: Sequence[Backbone]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
         self.channels = sum(member.channels for member in members)
+        self.stage_maps = members[-1].stage_maps
 
     def forward(self, images: Tensor) -> Features:
         # A frozen member has no parameter that takes a gradient, so that no graph is kept of what it computes.
         seen: list[Features] = [member(images) for member in self.members]
-        maps = torch.cat([one.map for one in seen], dim=1)
-        return Features(seen[-1].stages, maps, torch.cat([one.pooled for one in seen], dim=1))
+        dimensions = {one.last.ndim for one in seen}
+        if len(dimensions) > 1:
+            raise UserError("backbones side by side must all give maps or all give tokens, but these give both")
+        last = torch.cat([one.last for one in seen], dim=1 if dimensions == {4} else 2)
+        return Features(seen[-1].stages, last, torch.cat([one.pooled for one in seen], dim=1))
 
     def describe(self) -> dict[str, Any]:
         return {"members": [member.describe() for member in self.backbones()]}

@@ -15,18 +15,24 @@ class Features(NamedTuple):
     """What a backbone sees in a batch of images."""
 
     stages: tuple[Tensor, ...]
-    """The map at the end of each stage, (N, C_s, H_s, W_s): what POD-spatial compares."""
-    map: Tensor
-    """The last map, (N, channels, H, W): what heads read."""
+    """The map at the end of each stage, (N, C_s, H_s, W_s): what POD-spatial compares. Empty where there are none."""
+    last: Tensor
+    """The last map, (N, channels, H, W), or the last tokens, (N, T, channels)."""
     pooled: Tensor
-    """Its average over positions, (N, channels): what herding and nearest means read."""
+    """``last`` averaged over positions or tokens, (N, channels): what herding, nearest means and most heads read."""
 
 
 class Backbone(nn.Module, ABC):
-    """Images to features."""
+    """Images to features: stage maps if it has any, the last map or tokens, and the average of these.
+
+    Folding a net relies on ``pooled`` being the average of ``last``: a backbone that answers with one class token gives
+    that token alone as ``last``.
+    """
 
     channels: int
-    """Width of the last map."""
+    """Width of the last map, or of a token."""
+    stage_maps: bool = False
+    """Whether ``Features.stages`` has maps, so that losses on them are possible."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Features: ...

@@ -22,7 +22,7 @@ class Net(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         features = self.backbone(images)
-        return Output(self.head(features.map), features)
+        return Output(self.head(features.last if self.head.reads == "last" else features.pooled), features)
 
     def fold(self) -> FoldedNet:
         """A copy in evaluation mode that answers the same with fewer operations; this net is left untouched."""

@@ -74,6 +74,8 @@ class ResNet(Backbone):
     and cosines span all angles.
     """
 
+    stage_maps = True
+
     def __init__(
         self,
         name: str,
@@ -106,7 +108,7 @@ class ResNet(Backbone):
         maps = [self.stem_pool(functional.relu(self.stem(images), inplace=True))]
         for stage in self.stages:
             maps.append(stage(maps[-1]))
-        return Features(stages=tuple(maps[1:]), map=maps[-1], pooled=maps[-1].mean(dim=(2, 3)))
+        return Features(stages=tuple(maps[1:]), last=maps[-1], pooled=maps[-1].mean(dim=(2, 3)))
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -116,13 +116,15 @@ class Training:
             return False
         one = self.stage.data.subset(positions[:1])
         inference = self.engine.inference
-        (last_map,) = inference.outputs(inference.frozen(self.stage.net), one, lambda output: (output.features.map,))
-        if last_map[0, 0].numel() > 1:
+        last, pooled = inference.outputs(
+            inference.frozen(self.stage.net), one, lambda output: (output.features.last, output.features.pooled)
+        )
+        if last.numel() > pooled.numel():
             return False
         if size == 1 or len(positions) == 1:
             raise UserError(
                 f"stage '{self.stage.name}' of task {self.place.task} cannot train on one image of "
-                f"{one.source.size} x {one.source.size} pixels at a time, of which the backbone leaves a map of 1 x 1: "
+                f"{one.source.size} x {one.source.size} pixels at a time, of which the backbone leaves one position: "
                 f"give more images, a larger batch size or a larger image size"
             )
         return True
