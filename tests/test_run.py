@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from drcil.runs.settings import RunSettings, make_settings
 from drcil.streams.stream import make_stream
 from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event, StepDone
+from tokens import register_tokens
 
 SETTINGS = make_settings(
     method="replay",
@@ -172,8 +174,10 @@ def test_classes_too_small_to_hold_anything_out_are_learnt_all_the_same(tmp_path
     assert [task["validation"] is None for task in result["per_task"]] == [True, False]
 
 
-def test_images_that_leave_a_single_value_are_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backbone", ["resnet-digits", "tokens"])
+def test_images_that_leave_a_single_value_are_trained_on(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4 x 4 pixels a map of 1 x 1 is left; a last batch of one image could not be normalised by itself."""
+    register_tokens(monkeypatch)
     stream = make_stream("digits-b0-5", image_size=4)
     size = next(size for size in range(20, 100) if len(stream[0].new) % size == 1)
     steps: list[int] = []
@@ -182,9 +186,9 @@ def test_images_that_leave_a_single_value_are_trained_on(tmp_path: Path) -> None
         if isinstance(event, StepDone):
             steps.append(event.images)
 
-    learner = Learner("finetune", epochs_scale=0.001, settings={"first.batch_size": size}, listener=listener)
-    learner.learn(stream[0])
+    brief: dict[str, Any] = {"backbone": backbone, "epochs_scale": 0.001}
+    Learner("finetune", settings={"first.batch_size": size}, listener=listener, **brief).learn(stream[0])
     assert steps == [size] * (len(stream[0].new) // size - 1) + [size + 1]
-    alone = Learner("finetune", epochs_scale=0.001, settings={"first.batch_size": 1})
+    alone = Learner("finetune", settings={"first.batch_size": 1}, **brief)
     with pytest.raises(UserError, match="cannot train on one image of 4 x 4 pixels at a time"):
         alone.learn(stream[0])

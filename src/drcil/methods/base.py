@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from ..data.sources.imageset import ImageSet, Int64
+from ..errors import UserError
 from ..heads.base import Head
 from ..nets.build import build_backbone
 from ..nets.net import Net
@@ -77,6 +78,10 @@ class Method(ABC):
         """Whether it cannot do without at least one exemplar of every class."""
         return False
 
+    def stage_map_weight(self, task: Task) -> str | None:
+        """The setting that weighs a loss on stage maps, where it counts; None: any backbone will do."""
+        return None
+
     @abstractmethod
     def learn(self, task: Task, engine: Engine) -> None:
         """Learn the task's classes."""
@@ -106,6 +111,12 @@ class Method(ABC):
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
         """The net that task 1 trains: a fresh one, grown to the task's classes, and kept as the part ``net``."""
         net = self.new_net(head)
+        weight = self.stage_map_weight(task)
+        if weight and not net.backbone.stage_maps:
+            raise UserError(
+                f"the loss POD-spatial, which '{weight}' weighs, compares stage maps, but backbone "
+                f"'{self.architecture.backbone}' gives none; set {weight}=0, or choose another backbone"
+            )
         net.head.grow(len(task.classes))
         self.parts["net"] = net
         return net

@@ -68,6 +68,9 @@ class Maf(Pipeline):
     def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
         return int(new.sum()) if stage == "adaptation" else super().stage_images(stage, new, memory)
 
+    def stage_map_weight(self, task: Task) -> str | None:
+        return "pod" if self.settings.pod and task.large_base else None
+
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
@@ -129,7 +132,7 @@ class Maf(Pipeline):
         data = task.new.join(task.memory)
         adjust = self.adjustment(task, data)
         distil = kl_distillation if own.distillation_form == "kl" else distillation
-        pod = own.pod * math.sqrt(task.total / len(task.classes)) if task.large_base else 0.0
+        pod = own.pod * math.sqrt(task.total / len(task.classes)) if self.stage_map_weight(task) else 0.0
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""

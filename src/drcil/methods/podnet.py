@@ -52,6 +52,9 @@ class Podnet(CosineMethod):
     later_stages = ("later", "finetuning")
     balanced_stages = ("finetuning",)
 
+    def stage_map_weight(self, task: Task) -> str | None:
+        return "spatial" if self.settings.spatial else None
+
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
@@ -69,16 +72,15 @@ class Podnet(CosineMethod):
         self, previous: Net, stage: str, data: ImageSet, schedule: Schedule, task: Task, engine: Engine
     ) -> None:
         """Train everything but the old proxies on these images, held near the previous model."""
-        factor = math.sqrt(task.total / len(task.classes))
+        own, factor = self.settings, math.sqrt(task.total / len(task.classes))
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """L_NCA + sqrt(N/n) · ( λ_c POD-spatial + λ_f POD-flat )."""
             features, before = output.features, teachers["previous"].features
-            return {
-                **self._classification(output, teachers, batch),
-                "spatial": Term(pod_spatial(features.stages, before.stages), factor * self.settings.spatial),
-                "flat": Term(pod_flat(features.pooled, before.pooled), factor * self.settings.flat),
-            }
+            terms = dict(self._classification(output, teachers, batch))
+            if own.spatial:
+                terms["spatial"] = Term(pod_spatial(features.stages, before.stages), factor * own.spatial)
+            return {**terms, "flat": Term(pod_flat(features.pooled, before.pooled), factor * own.flat)}
 
         teachers = {"previous": previous}
         groups = self.all_but_old_rows()
