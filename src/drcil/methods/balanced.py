@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
 
 from ..data.sources.imageset import ImageSet, Int64
 from ..stages import Engine
-from ..streams.herding import herd
-from ..streams.memory import first_of_each_class
+from ..streams.memory import first_of_each_class, herded
 from ..streams.stream import Task
 
 
@@ -20,12 +21,8 @@ def balanced_set(net: nn.Module, task: Task, engine: Engine) -> ImageSet:
     gives more than the smallest new one has.
     """
     quota = balanced_quota(task.new.counts(task.total)[task.old :], task.memory.counts(task.old))
-    features = engine.features(net, task.new)
-    chosen = []
-    for label in range(task.old, task.total):
-        positions = np.flatnonzero(task.new.labels == label)
-        chosen.append(positions[herd(features[torch.from_numpy(positions)], quota).numpy()])
-    return first_of_each_class(task.memory, quota).join(task.new.subset(np.concatenate(chosen)))
+    chosen = herded(task.new, quota, partial(engine.features, net))
+    return first_of_each_class(task.memory, quota).join(chosen)
 
 
 def held_quota(new: Int64, memory: Int64, share: float) -> int:

@@ -23,10 +23,13 @@ def herd(features: Tensor, m: int) -> Tensor:
     matrix-vector product per choice. It is computed in float64 on the CPU, where rounding is far below ``_TIE``:
     equal images then tie whatever the device, the linear algebra library or the number of threads.
     """
-    vectors = features.detach().to("cpu", torch.float64).numpy()
-    choices = np.empty(min(m, len(vectors)), dtype=np.int64)
+    choices = np.empty(min(m, len(features)), dtype=np.int64)
     if not len(choices):
         return torch.from_numpy(choices)
+    if torch.equal(features, features[:1].expand_as(features)) and torch.isfinite(features[0]).all():
+        # All tie at every choice: what follows would say the same, slowly.
+        return torch.arange(len(choices))
+    vectors = features.detach().to("cpu", torch.float64).numpy()
     if not np.isfinite(vectors).all():
         raise UserError("exemplars cannot be chosen because some features are not finite numbers: training diverged")
     vectors = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-8)

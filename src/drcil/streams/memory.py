@@ -48,7 +48,7 @@ class Memory:
         if quota is None:
             chosen = new.subset(np.argsort(new.labels, kind="stable"))
         else:
-            old, chosen = first_of_each_class(old, quota), _herded(new, quota, features)
+            old, chosen = first_of_each_class(old, quota), herded(new, quota, features)
         self.images = old.join(chosen)
 
     @property
@@ -77,10 +77,12 @@ def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
     return images.subset(rank < quota)
 
 
-def _herded(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
+def herded(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
     """``quota`` images of every class, by class and in order of choice."""
     if quota == 0 or not len(images):
         return empty_like(images)
-    vectors = features(images).cpu()
-    of_class = [np.flatnonzero(images.labels == label) for label in np.unique(images.labels)]
-    return images.subset(np.concatenate([at[herd(vectors[torch.from_numpy(at)], quota).numpy()] for at in of_class]))
+    images = images.subset(np.argsort(images.labels, kind="stable"))
+    _, starts, counts = np.unique(images.labels, return_index=True, return_counts=True)
+    vectors = torch.split(features(images).cpu(), counts.tolist())
+    chosen = [start + herd(own, quota).numpy() for start, own in zip(starts, vectors, strict=True)]
+    return images.subset(np.concatenate(chosen))
