@@ -18,10 +18,8 @@ import drcil
 from drcil.errors import UserError
 from drcil.keys import generator
 from drcil.learner import Learner
-from drcil.methods import METHODS, Architecture
-from drcil.methods.der import Der, auxiliary_targets
+from drcil.methods.der import auxiliary_targets
 from drcil.methods.remedies import classifier_of
-from drcil.methods.resolve import resolve_settings
 from drcil.nets.expanded import members_of
 from drcil.stages import Batch, Losses, Stage
 from drcil.streams.stream import Stream
@@ -122,12 +120,7 @@ def test_retraining_makes_a_fresh_classifier_on_equally_many_images(
     assert torch.isclose(term.value, F.cross_entropy(output.logits.fused / 5, labels))
 
 
-def test_retraining_is_planned_and_needs_a_memory(digits: Stream) -> None:
-    settings = resolve_settings(METHODS["der"], "digits", {"balancing": "retrain"})
-    method = Der(settings, Architecture("resnet-digits", 1))
-    assert method.stages(1) == ("first",)
-    assert method.stages(2) == ("expansion", "retraining")
-    assert method.stage_images("retraining", np.array([90, 80]), np.array([20, 20])) == 80
+def test_retraining_needs_a_memory(digits: Stream) -> None:
     with pytest.raises(UserError, match="memory"):
         Learner("der", memory="none", device="cpu", settings={"balancing": "retrain"}).learn(digits[0])
 

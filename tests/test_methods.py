@@ -13,6 +13,7 @@ import drcil
 from drcil.errors import UserError
 from drcil.methods import METHODS
 from drcil.methods.parts import NearestMean
+from drcil.methods.rehearsal import stage_names
 from drcil.methods.resolve import resolve_settings
 from drcil.nets.output import Output
 from drcil.runs.run import Run
@@ -64,7 +65,7 @@ def test_every_method_has_its_card_and_recipes(run: Run) -> None:
     assert spec.paper
     for kind in ("digits", "cifar", "imagenet"):
         settings = resolve_settings(spec, kind, {})
-        assert {*spec.build.first_stages, *spec.build.later_stages} <= settings.schedules().keys()
+        assert {*stage_names(spec)} <= settings.schedules().keys()
 
 
 def test_only_cosine_classifiers_ask_for_a_backbone_of_their_own(run: Run) -> None:

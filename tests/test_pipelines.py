@@ -236,9 +236,8 @@ def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digi
 
 
 def test_mec_balances_the_expanded_model_before_it_is_compressed(digits: Stream) -> None:
-    learner, stages = stages_of_task_2("mec", digits, settings={"remedies": ["bft"]})
+    _, stages = stages_of_task_2("mec", digits, settings={"remedies": ["bft"]})
     assert [stage.name for stage in stages] == ["expansion", "finetuning", "compression"]
-    assert learner.method.stages(2) == ("expansion", "finetuning", "compression")
 
 
 def test_weight_aligning_makes_the_mean_norms_equal() -> None:

@@ -14,15 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from drcil.methods import METHODS, Architecture, Method
-from drcil.methods.resolve import resolve_settings
 from drcil.report.forecast import Forecast
 from drcil.report.plots import Line, _dress, curves, plot_curve
 from drcil.report.progress import Bar, Lines, duration, showing
 from drcil.report.tables import entries_table, summary_table, task_line, task_table, title
-from drcil.runs.plan import planned_stages
-from drcil.streams.budget import Budget
-from drcil.streams.stream import make_stream
 from drcil.train.events import EpochDone, StageDone, StageStarted, StepDone
 
 
@@ -63,39 +58,6 @@ def text(shown: Any) -> str:
     return console.file.getvalue()
 
 
-def a_method(name: str, given: dict[str, Any]) -> Method:
-    spec = METHODS[name]
-    return spec.build(resolve_settings(spec, "digits", given), Architecture("resnet-digits", 1))
-
-
-@pytest.mark.parametrize("memory", ["none", "30", "20/class", "all"])
-def test_planned_work_counts_the_images_that_are_there(memory: str) -> None:
-    stream = make_stream("digits-b0-5", memory=memory)
-    method = a_method("replay", {"first.epochs": 3, "later.epochs": 2})
-    work = [sum(stages) for stages in planned_stages(method, stream)]
-    assert work[0] == 3 * len(stream[0].new)
-    for number in range(2, len(stream) + 1):
-        before = [stream.task(earlier).new for earlier in range(1, number)]
-        quota = Budget.parse(memory).quota(stream.task(number).old)
-        sizes = [int(count) for images in before for count in images.counts(10) if count]
-        kept = sum(size if quota is None else min(size, quota) for size in sizes)
-        assert work[number - 1] == 2 * (len(stream.task(number).new) + kept)
-
-
-def test_planned_work_knows_methods_without_memory_and_runs_that_stop_early() -> None:
-    stream = make_stream("digits-b0-5", memory="all")
-    method = a_method("finetune", {"first.epochs": 1, "later.epochs": 1})
-    assert planned_stages(method, stream, 2) == [(len(stream[0].new),), (len(stream[1].new),)]
-
-
-def test_planned_work_knows_stages_that_see_only_some_of_the_images() -> None:
-    stream = make_stream("digits-b0-5", memory="30")
-    method = a_method("maf+bft", {"adaptation.epochs": 2, "fusion.epochs": 3, "finetuning.epochs": 5})
-    new = len(stream[1].new)
-    # Of the 30 exemplars the two old classes have 15 each, so the balanced set has 15 of each of four classes.
-    assert planned_stages(method, stream, 2)[1] == (2 * new, 3 * (new + 30), 5 * 60)
-
-
 @given(
     work=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4),
     pace=st.floats(0.1, 100),
@@ -133,6 +95,17 @@ def test_epochs_before_a_snapshot_count_neither_as_work_nor_as_time() -> None:
     clock.now = 5
     forecast(StepDone(1, "first", 8, 100, None))
     assert forecast.seconds_left() == pytest.approx(5)
+
+
+def test_there_is_no_forecast_while_an_unplanned_task_is_ahead() -> None:
+    clock = Clock()
+    forecast = Forecast([[100], [], [100]], clock)
+    for task, left in ((1, None), (2, None), (3, 0)):
+        forecast(StageStarted(task, "stage", epochs=1, first_epoch=0, images=100))
+        clock.now += 5
+        forecast(StepDone(task, "stage", 0, 100, None))
+        assert forecast.seconds_left() == left
+    assert forecast.tasks == 3
 
 
 def events(accuracy: float | None = None) -> list[Any]:

@@ -45,25 +45,16 @@ def list_known(
 
 
 def method(spec: MethodSpec) -> dict[str, Any]:
+    from ..methods.rehearsal import stage_names
+
     return {
         "summary": spec.summary,
         "paper": spec.paper,
         "year": spec.year,
         "head": spec.head,
-        "stages": stages(spec),
+        "stages": stage_names(spec),
         "copies": spec.build.copies,
     }
-
-
-def stages(spec: MethodSpec) -> list[str]:
-    """The schedules that a first and a later task run through, whichever data the recipe is for. Nothing is built."""
-    from ..methods import Architecture
-    from ..methods.resolve import resolve_settings
-    from ..recipes import recipe_kinds
-
-    settings = resolve_settings(spec, recipe_kinds(spec.recipe)[0], {})
-    method = spec.build(settings, Architecture("resnet32", channels_in=3))
-    return list(dict.fromkeys((*method.stages(1), *method.stages(2))))
 
 
 def streams() -> Entries:

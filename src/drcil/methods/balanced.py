@@ -30,11 +30,6 @@ def held_quota(new: Int64, memory: Int64, share: float) -> int:
     return max(1, int(share * min(memory.min(), new.min())))
 
 
-def split_counts(counts: Int64, quota: int) -> tuple[Int64, Int64]:
-    """What ``split_off`` leaves and takes of classes with so many images."""
-    return np.where(counts > quota, counts - quota, counts), np.minimum(counts, quota)
-
-
 def split_off(images: ImageSet, quota: int) -> tuple[ImageSet, ImageSet]:
     """The rest, and so many images of every class, chosen at random.
 
@@ -51,9 +46,3 @@ def split_off(images: ImageSet, quota: int) -> tuple[ImageSet, ImageSet]:
 def balanced_quota(new: Int64, memory: Int64) -> int:
     """What a balanced set has of each class, from the counts of each new and each old one."""
     return int(min(memory.max(), new.min()))
-
-
-def balanced_images(new: Int64, memory: Int64) -> int:
-    """How many images a balanced set has, from the same counts."""
-    quota = balanced_quota(new, memory)
-    return int(np.minimum(memory, quota).sum()) + quota * len(new)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..data.sources.imageset import ImageSet, Int64
+from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..heads.base import Head
 from ..nets.build import build_backbone
@@ -18,7 +18,6 @@ from ..nets.net import Net
 from ..nets.output import Readout
 from ..stages import Engine, Stage
 from ..streams.stream import Task
-from .balanced import balanced_images
 from .objectives import cross_entropy
 from .parts import Part, build_part
 from .settings import AnySettings
@@ -48,11 +47,6 @@ class Method(ABC):
     """
 
     Settings: ClassVar[type[AnySettings]]
-    first_stages: ClassVar[tuple[str, ...]] = ("first",)
-    """The schedules that the first task runs through, by settings field."""
-    later_stages: ClassVar[tuple[str, ...]] = ("later",)
-    balanced_stages: ClassVar[tuple[str, ...]] = ()
-    """Those that see equally many images of every class."""
     backbone_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """The variant of the backbone that the method's definition demands (``{"last_relu": False}``)."""
     head: ClassVar[str] = "linear"
@@ -65,14 +59,6 @@ class Method(ABC):
         self.settings = settings
         self.architecture = architecture
         self.parts: dict[str, Part] = {}
-
-    def stages(self, number: int) -> tuple[str, ...]:
-        """The schedules that a task runs through, in order."""
-        return self.first_stages if number == 1 else self.later_stages
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        """How many images a stage trains on, from the counts of each new and each old class: for the time left."""
-        return balanced_images(new, memory) if stage in self.balanced_stages else int(new.sum() + memory.sum())
 
     def needs_memory(self) -> bool:
         """Whether it cannot do without at least one exemplar of every class."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
-from ..data.sources.imageset import Int64
 from ..heads.corrected import CorrectedHead
 from ..objectives import class_shares
 from ..schedules import Schedule
 from ..stages import Engine, Group, Stage
 from ..streams.stream import Task
-from .balanced import held_quota, split_counts, split_off
+from .balanced import held_quota, split_off
 from .base import Method
 from .objectives import cross_entropy, learning_and_keeping
 from .settings import Settings
@@ -39,19 +37,12 @@ class Bic(Method):
 
     Settings = BicSettings
     settings: BicSettings
-    later_stages = ("later", "bias")
     head = "corrected"
     copies = "2"
 
     def needs_memory(self) -> bool:
         """Without images of old classes nothing says how large the new logits may be."""
         return True
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        if stage == "first":
-            return super().stage_images(stage, new, memory)
-        rest, held = split_counts(np.concatenate([new, memory]), held_quota(new, memory, self.settings.held_share))
-        return int((held if stage == "bias" else rest).sum())
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

@@ -47,13 +47,7 @@ class Der(Method):
 
     Settings = DerSettings
     settings: DerSettings
-    later_stages = ("expansion",)
-    balanced_stages = ("retraining",)
     copies = "1 per task, all but the newest frozen"
-
-    def stages(self, number: int) -> tuple[str, ...]:
-        retrained = number > 1 and self.settings.balancing == "retrain"
-        return super().stages(number) + (("retraining",) if retrained else ())
 
     def needs_memory(self) -> bool:
         """A fresh classifier can only learn the classes that it is shown."""

@@ -63,8 +63,6 @@ class Eeil(Method):
 
     Settings = EeilSettings
     settings: EeilSettings
-    later_stages = ("later", "finetuning")
-    balanced_stages = ("finetuning",)
     copies = "2"
 
     def needs_memory(self) -> bool:

@@ -52,7 +52,6 @@ class Foster(Method):
 
     Settings = FosterSettings
     settings: FosterSettings
-    later_stages = ("boosting", "compression")
     copies = "2, and a student while compressing"
 
     def learn(self, task: Task, engine: Engine) -> None:

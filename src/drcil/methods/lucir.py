@@ -47,11 +47,6 @@ class Lucir(CosineMethod):
 
     Settings = LucirSettings
     settings: LucirSettings
-    balanced_stages = ("finetuning",)
-
-    def stages(self, number: int) -> tuple[str, ...]:
-        balancing = ("finetuning",) if number > 1 and self.settings.balancing else ()
-        return super().stages(number) + balancing
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings

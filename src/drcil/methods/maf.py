@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor, nn
 
-from ..data.sources.imageset import Int64
 from ..heads.base import grown_linear
 from ..heads.residual import ResidualHead
 from ..nets.net import Net
@@ -62,11 +61,7 @@ class Maf(Pipeline):
 
     Settings = MafSettings
     settings: MafSettings
-    later_stages = ("adaptation", "fusion")
     copies = "3"
-
-    def stage_images(self, stage: str, new: Int64, memory: Int64) -> int:
-        return int(new.sum()) if stage == "adaptation" else super().stage_images(stage, new, memory)
 
     def stage_map_weight(self, task: Task) -> str | None:
         return "pod" if self.settings.pod and task.large_base else None

@@ -27,7 +27,6 @@ class Mdt(Pipeline):
 
     Settings = MdtSettings
     settings: MdtSettings
-    later_stages = ("transfer",)
     copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:

@@ -40,12 +40,7 @@ class Mec(Pipeline):
 
     Settings = MecSettings
     settings: MecSettings
-    later_stages = ("expansion", "compression")
     copies = "2, and a student while compressing"
-
-    def stages(self, number: int) -> tuple[str, ...]:
-        """Remedies act on the expanded model, so that compression comes last."""
-        return tuple(sorted(super().stages(number), key=lambda stage: stage == "compression"))
 
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
@@ -54,6 +49,7 @@ class Mec(Pipeline):
             return
         expanded = expand(self.net, self._expanded_head(task), task.total)
         self._train(expanded, task, engine)
+        # Before compression, so that the net which is kept imitates the corrected one.
         self.remedy(expanded, task, engine)
         distil = partial(distillation, temperature=own.temperature)
         self.parts["net"] = compress(self.net, expanded, task, engine, distil, own.compression)

@@ -72,11 +72,6 @@ class Pipeline(Method):
     """A method whose classifier is a matter of choice."""
 
     settings: PipelineSettings
-    balanced_stages = ("finetuning",)
-
-    def stages(self, number: int) -> tuple[str, ...]:
-        balancing = ("finetuning",) if number > 1 and "bft" in self.settings.remedies else ()
-        return super().stages(number) + balancing
 
     def needs_memory(self) -> bool:
         """Balanced fine-tuning has nothing to balance with where old classes have no images."""

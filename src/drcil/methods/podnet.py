@@ -49,8 +49,6 @@ class Podnet(CosineMethod):
 
     Settings = PodnetSettings
     settings: PodnetSettings
-    later_stages = ("later", "finetuning")
-    balanced_stages = ("finetuning",)
 
     def stage_map_weight(self, task: Task) -> str | None:
         return "spatial" if self.settings.spatial else None

@@ -11,6 +11,8 @@ from ..train.events import EpochDone, Event, StageDone, StageStarted, StepDone
 class Forecast:
     """Follows the events of a run whose work per task and stage, in image-epochs, was planned.
 
+    Of a task without a planned stage nothing is known, so there is no forecast before it is over.
+
     The pace is that of the whole run so far, with all that happens between stages; what an earlier process did and
     this one merely restored counts neither as work nor as time.
     """
@@ -56,8 +58,8 @@ class Forecast:
         return self._stage_trained / seconds if self._stage_trained and seconds > 0 else None
 
     def seconds_left(self) -> float | None:
-        """Of the whole run; None before the first step of this process."""
-        if self._begun is None or not self._trained:
+        """Of the whole run; None before the first step of this process, and where not all that is left was planned."""
+        if self._begun is None or not self._trained or not all(self._work[self._task - 1 :]):
             return None
         return self._work_left() * (self._clock() - self._begun) / self._trained
 

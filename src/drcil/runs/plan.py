@@ -5,27 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ..data.datasets.dataset import Dataset
 from ..data.sources.imageset import ImageShape
 from ..learner import Learner
-from ..methods import Method, Settings
+from ..methods.rehearsal import rehearse
 from ..models.model import Model, ModelOptions, new_model
-from ..schedules import Schedule
-from ..streams.budget import Budget
 from ..streams.stream import Stream, make_stream
 from .settings import RunSettings
-
-StageWork = tuple[int, ...]
-"""Image-epochs (images times epochs) of the stages of one task, in order."""
 
 
 class Plan(NamedTuple):
     """The stream that a run learns, and the work of every task."""
 
     stream: Stream
-    work: list[StageWork]
+    work: list[list[int]]
+    """Image-epochs (images times epochs) of the stages of each task; none where these could not be rehearsed."""
 
 
 def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
@@ -34,7 +28,8 @@ def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     model = fresh_model(run, stream)
     # An engine needs a device and an augmentation that are there.
     Learner.of(model, run.engine).engine  # noqa: B018
-    return Plan(stream, planned_stages(model.method, stream, run.tasks))
+    stages = rehearse(model.method, stream[: run.tasks], model.memory.budget)
+    return Plan(stream, [[stage.epochs * stage.images for stage in task] for task in stages])
 
 
 def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
@@ -57,25 +52,3 @@ def fresh_model(run: RunSettings, stream: Stream) -> Model:
     model = new_model(options, stream.dataset.spec, shape, stream.budget, run.stream)
     model.require_exemplars(sum(stream.sizes[: run.tasks]))
     return model
-
-
-def planned_stages(method: Method, stream: Stream, tasks: int | None = None) -> list[StageWork]:
-    """Of every stage of the first ``tasks`` (None: all): its epochs times the images it has."""
-    budget = Budget.parse(method.memory) if method.memory else stream.budget
-    work: list[StageWork] = []
-    per_class = np.zeros(0, dtype=np.int64)
-    for number in range(1, min(tasks or len(stream), len(stream)) + 1):
-        task = stream.task(number)
-        quota = budget.quota(len(per_class)) if len(per_class) else 0
-        kept = per_class if quota is None else np.minimum(per_class, quota)
-        new = task.new.counts(task.total)[task.old :]
-        stages = method.stages(number)
-        work.append(tuple(method.stage_images(name, new, kept) * _epochs(method.settings, name) for name in stages))
-        per_class = np.concatenate([per_class, new])
-    return work
-
-
-def _epochs(settings: Settings, name: str) -> int:
-    """The epochs of the schedule of this name; none where the settings leave the stage out."""
-    schedule = getattr(settings, name)
-    return schedule.epochs if isinstance(schedule, Schedule) else 0

@@ -1,0 +1,98 @@
+"""A rehearsal: a method goes through its tasks with an engine that notes every stage and trains none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data.own import own_spec
+from ..data.sources.imageset import ArraySource, ImageSet, empty_like
+from ..errors import UserError
+from ..keys import derive, randomness
+from ..recipes import DEFAULT, recipe_kinds
+from ..stages import Stage
+from ..streams.budget import Budget
+from ..streams.memory import Memory
+from ..streams.next_task import next_task
+from ..streams.stream import Task
+from .base import Architecture, Method
+from .resolve import resolve_settings
+from .spec import MethodSpec
+
+
+class StageWork(NamedTuple):
+    """What a stage will train: its name, its epochs, and the images of one epoch."""
+
+    name: str
+    epochs: int
+    images: int
+
+
+class RehearsalEngine:
+    """Notes the stages that it is asked to train. No image is read: every feature is that of an image of zeros."""
+
+    def __init__(self) -> None:
+        self.stages: list[StageWork] = []
+
+    def fit(self, stage: Stage) -> None:
+        positions = stage.sampler(stage.data.labels, derive("rehearsal", len(self.stages)))
+        self.stages.append(StageWork(stage.name, stage.schedule.epochs, len(positions)))
+
+    def features(self, net: nn.Module, images: ImageSet) -> Tensor:
+        """One row for all images, repeated without taking memory for each."""
+        zeros = torch.zeros(1, images.source.channels, images.source.size, images.source.size)
+        with torch.no_grad():
+            pooled: Tensor = net.eval()(zeros).features.pooled
+        return pooled.expand(len(images), -1)
+
+
+def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list[StageWork]]:
+    """The stages of each task, as a method of this kind and these settings will train them from its beginning.
+
+    A ``UserError`` that learning would raise is raised here. Any other exception may be due to features that are
+    not those of the images: then nothing is known of the task, nor of those after it, and their lists are empty.
+    """
+    fresh, memory = type(method)(method.settings, method.architecture), Memory(budget)
+    work: list[list[StageWork]] = []
+    # Whatever is drawn here, the run draws what it would have drawn.
+    with randomness("rehearsal"):
+        try:
+            for task in tasks:
+                work.append(_rehearsed(fresh, memory, task))
+        except UserError:
+            raise
+        except Exception:
+            work += [[] for _ in tasks[len(work) :]]
+    return work
+
+
+def _rehearsed(method: Method, memory: Memory, task: Task) -> list[StageWork]:
+    """The stages of one task; the memory then holds as many exemplars as it will."""
+    engine = RehearsalEngine()
+    method.learn(replace(task, memory=memory.images or empty_like(task.new), budget=memory.budget), engine)
+    # Which images are kept makes no difference to how many there are.
+    memory.update(task.new, task.total, lambda images: torch.ones(1, 1).expand(len(images), 1))
+    method.consolidate(memory.images or empty_like(task.new), partial(engine.features, method.herding_net()))
+    return engine.stages
+
+
+def stage_names(spec: MethodSpec) -> list[str]:
+    """The stages of a first and a second task, with the first settings of its recipe, a small net and a few images.
+
+    None, if the method cannot learn in that way.
+    """
+    source, budget = ArraySource(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)), Budget.parse(spec.build.memory or "all")
+    first = next_task(source, "aabb", (), (), budget, own_spec(source))
+    second = next_task(source, "ccdd", first.sizes, first.classes, budget, own_spec(source))
+    with suppress(UserError):
+        settings = resolve_settings(spec, (recipe_kinds(spec.recipe) or [DEFAULT])[0], {})
+        method = spec.build(settings, Architecture("resnet-digits", channels_in=1))
+        work = rehearse(method, [first, second], budget)
+        return list(dict.fromkeys(stage.name for task in work for stage in task))
+    return []
