@@ -59,6 +59,9 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
     ("arguments", "told"),
     [
         (["run", "finetun"], "did you mean 'finetune'?"),
+        (["run", "foster:bosted"], "unknown readout of 'foster' 'bosted'; did you mean 'boosted'?"),
+        (["run", "finetune:nme"], "unknown readout of 'finetune' 'nme'; Known: classifier"),
+        (["run", "foster-b4:compressed"], "'foster-b4' stands for 'foster:boosted'"),
         (["run", "finetune", "digit-b0-5"], "did you mean 'digits'?"),
         (["run", "finetune", "digits"], "'digits' is not of the form"),
         (["run", "finetune", "digits-b0-7"], "10 classes do not divide into 7"),
@@ -152,8 +155,9 @@ def test_a_method_is_listed_with_what_one_chooses_it_by(capsys: pytest.CaptureFi
     main(["list", "methods", "--json"])
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     icarl = entries["icarl"]
-    assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies", "origin"]
+    assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies", "readouts", "origin"]
     assert (icarl["year"], icarl["head"], icarl["stages"], icarl["copies"]) == (2017, "linear", ["first", "later"], "2")
+    assert (icarl["readouts"], entries["foster-b4"]["readouts"]) == (["nme", "classifier"], ["boosted", "compressed"])
     assert entries["maf+bft"]["stages"] == [*entries["maf"]["stages"], "finetuning"]
 
 

@@ -179,13 +179,13 @@ def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_
     run = begin_run(tiny(), tmp_path / "runs" / "finished")
     result = run.go()
     before = {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")}
-    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
     assert (entry.directory, entry.result) == (run.directory, result)
     assert {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")} == before
     # What was learnt with another recipe than today's is another run.
     state = run.directory / "tasks" / "02" / "state.json"
     state.write_text(state.read_text().replace('"momentum": 0.9', '"momentum": 0.8'))
-    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
     assert entry.directory.name == "a-stopped" and entry.result is None
 
 
@@ -194,14 +194,14 @@ def test_a_run_of_which_the_result_is_damaged_goes_on(content: str, tmp_path: Pa
     run = begin_run(tiny(), tmp_path / "runs" / "mine")
     whole = run.go()
     (run.directory / "result.json").write_text(content)
-    (entry,) = plan_entries([tiny()], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
     assert (entry.directory, entry.begun, entry.result) == (run.directory, True, None)
     assert run.go() == whole
 
 
 def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
     begin_run(tiny(memory="20"))
-    (entry,) = plan_entries([tiny()], Path("runs"), load)
+    (entry,) = plan_entries([("replay", tiny())], Path("runs"), load)
     assert not entry.begun and entry.directory == Path("runs/replay-digits-b0-5-seed0-2")
 
 
@@ -211,6 +211,58 @@ def test_a_run_that_was_killed_before_its_first_result_goes_on(tmp_path: Path) -
     (run.directory / "result.json").unlink()
     assert main(["resume", str(run.directory)]) == 0
     assert run.result() == whole
+
+
+# Readouts
+
+
+def test_methods_that_train_the_same_share_a_run(tmp_path: Path) -> None:
+    names = ["foster", "icarl", "foster:boosted", "foster-b4", "icarl:classifier"]
+    chosen = [(name, tiny(name, seed=seed)) for seed in (0, 1) for name in names]
+    first, second, third, fourth = plan_entries(chosen, tmp_path / "runs", load)
+    assert first.directory == tmp_path / "runs" / "foster-digits-b0-5-seed0"
+    assert first.readings == {"foster": None, "foster:boosted": "boosted", "foster-b4": "boosted"}
+    assert second.readings == {"icarl": None, "icarl:classifier": "classifier"}
+    assert second.name == "icarl and icarl:classifier, seed 0"
+    assert (third.readings, fourth.readings) == (first.readings, second.readings)
+
+
+@pytest.mark.parametrize(("begun_as", "asked"), [("icarl:classifier", "icarl"), ("icarl", "icarl:classifier")])
+def test_a_finished_run_serves_every_readout(begun_as: str, asked: str, tmp_path: Path) -> None:
+    run = begin_run(tiny(begun_as), tmp_path / "runs" / "mine")
+    result = run.go()
+    (entry,) = plan_entries([(asked, tiny(asked))], tmp_path / "runs", load)
+    assert entry.directory == run.directory
+    found = entry.outcome(asked).result
+    assert found is not None and found["readout"] != result["readout"]
+    own = result["readouts"][found["readout"]]
+    assert (found["avg"], found["curve"], found["parameters"]) == (own["avg"], own["curve"], own["parameters"])
+
+
+def test_readouts_of_one_training_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["foster", "replay", "foster:boosted", "foster-b4"]
+    assert main(["compare", *names, "digits-b0-5", *TINY_OPTIONS, "--json"]) == 0
+    output = capsys.readouterr()
+    rows = json.loads(output.out)["methods"]
+    assert [row["method"] for row in rows] == names
+    compressed, _, boosted, b4 = rows
+    result = Run.open(tmp_path / "runs" / "foster-digits-b0-5-seed0").result()
+    for row, readout in ((compressed, "compressed"), (boosted, "boosted"), (b4, "boosted")):
+        (run,) = row["runs"]
+        assert run["directory"] == "runs/foster-digits-b0-5-seed0"
+        assert row["readout"] == readout
+        assert row["avg"]["mean"] == result["readouts"][readout]["avg"]
+        assert row["parameters"]["mean"] == result["readouts"][readout]["parameters"]
+        assert row["seconds"]["mean"] == result["seconds"]
+        assert f"{row['method']}, seed 0: done, avg {row['avg']['mean']:.2f}" in output.err
+    assert boosted["parameters"]["mean"] > 1.9 * compressed["parameters"]["mean"]
+    assert {file.name for file in (tmp_path / "runs").iterdir()} == {
+        "foster-digits-b0-5-seed0",
+        "replay-digits-b0-5-seed0",
+    }
+    table = (tmp_path / "comparisons" / "digits-b0-5" / "table.md").read_text()
+    for row in ("foster, compressed", "replay", "foster:boosted", "foster-b4, boosted"):
+        assert f"| {row} | " in table
 
 
 # Images that change
@@ -264,9 +316,9 @@ def test_what_was_learnt_from_other_images_is_not_used_again(
     settings, parent = of_pictures(pictures), tmp_path / "runs"
     run = begin_run(settings, parent / "first")
     run.go()
-    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
+    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == run.result()
     change(pictures / split)
-    (entry,) = plan_entries([settings], parent, lambda: load_stream(settings))
+    (entry,) = plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))
     assert not entry.begun and entry.result is None
 
 
@@ -275,21 +327,21 @@ def test_a_run_from_before_digests_is_used_unless_its_images_contradict(pictures
     run = begin_run(settings, parent / "first")
     run.go()
     forget_digests(run)
-    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
+    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == run.result()
     shutil.copytree(pictures, tmp_path / "before")
     for change in (add_one, rename_one):
         change(pictures / "train")
-        assert not plan_entries([settings], parent, lambda: load_stream(settings))[0].begun
+        assert not plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].begun
         shutil.rmtree(pictures)
         shutil.copytree(tmp_path / "before", pictures)
-    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == run.result()
+    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == run.result()
 
 
 def test_without_its_images_a_finished_run_is_still_compared(pictures: Path, tmp_path: Path) -> None:
     settings, parent = of_pictures(pictures), tmp_path / "runs"
     result = begin_run(settings, parent / "first").go()
     shutil.rmtree(pictures)
-    assert plan_entries([settings], parent, lambda: load_stream(settings))[0].result == result
+    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == result
 
 
 # Many at a time
@@ -340,7 +392,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(jobs=st.integers(1, 4), looks=st.lists(st.integers(1, 5), min_size=6, max_size=6))
 def test_never_more_at_a_time_than_asked(jobs: int, looks: list[int]) -> None:
     names = ["icarl", "replay", "wa"]
-    entries = [Entry(tiny(name, seed=seed), Path("nowhere"), begun=False) for seed in (0, 1) for name in names]
+    entries = [Entry(tiny(name, seed=seed), Path("nowhere"), False, {name: None}) for seed in (0, 1) for name in names]
     display = Listing()
     pace = iter(looks)
     carry_out(entries, jobs, lambda entry: Script(next(pace), "it was only played"), display)
@@ -357,7 +409,7 @@ def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
         def show(self, lines: Sequence[str]) -> None:
             raise KeyboardInterrupt
 
-    entries = [Entry(tiny(seed=seed), Path("nowhere"), begun=False) for seed in (0, 1, 2)]
+    entries = [Entry(tiny(seed=seed), Path("nowhere"), False, {"replay": None}) for seed in (0, 1, 2)]
     with pytest.raises(KeyboardInterrupt):
         carry_out(entries, 2, lambda entry: next(given_out), Impatient())
     assert all(worker.stopped and worker.closed for worker in workers)
@@ -482,6 +534,7 @@ def test_two_processes_cannot_answer_one_question(tmp_path: Path) -> None:
         (["compare", "digits-b0-5"], "METHOD"),
         (["compare", "icarl", "replya", "digits-b0-5"], "did you mean 'replay'?"),
         (["compare", "icarl", "icarl", "digits-b0-5"], "'icarl' is given 2 times"),
+        (["compare", "icarl", "icarl:nne", "digits-b0-5"], "unknown readout of 'icarl' 'nne'; did you mean 'nme'?"),
         (["compare", "icarl", "digits-b0-5", "--seeds", "0"], "--seeds"),
         (["compare", "icarl", "replay", "digits-b0-5", "--set", "temperature=2"], "setting of 'replay' 'temperature'"),
     ],
@@ -525,7 +578,7 @@ def test_a_comparison_begins_runs_that_anyone_can_resume(
     """Their settings are on disk before a process is started, which does no more than resume them."""
     settings = of_pictures(pictures)
     (pictures / "train" / "class0" / "broken.png").write_bytes(b"no picture")
-    (entry,) = plan_entries([settings], tmp_path / "runs", lambda: load_stream(settings))
+    (entry,) = plan_entries([("icarl", settings)], tmp_path / "runs", lambda: load_stream(settings))
     child = start_run(entry, lambda: load_stream(settings), tmp_path / "logs")
     assert child.failure() is None
     child.close()

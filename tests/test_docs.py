@@ -20,6 +20,7 @@ from drcil.cli import UsageError, app
 from drcil.errors import UserError
 from drcil.methods import METHODS, MethodSpec, Settings
 from drcil.methods.resolve import resolve_settings
+from drcil.methods.spec import named_method
 from drcil.recipes import load_profile
 from drcil.streams.protocols import parse_stream
 
@@ -148,7 +149,11 @@ def understand(words: str, partly: bool = False) -> None:
         if not (partly and type(error).__name__ == "MissingParameter"):
             raise AssertionError(f"drcil {words}: {error.format_message()}") from None
         return
-    checks = {"method": METHODS.__getitem__, "stream": parse_stream, "profile": partial(load_profile, kind="digits")}
+    checks: dict[str, Callable[[str], object]] = {
+        "method": named_method,
+        "stream": parse_stream,
+        "profile": partial(load_profile, kind="digits"),
+    }
     given = [(option, parameters.get(option)) for option in checks]
     given += [("method", name) for name in parameters.get("methods") or ()]
     for option, value in given:

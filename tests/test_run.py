@@ -16,11 +16,13 @@ from drcil.cli import main
 from drcil.errors import UserError
 from drcil.runs.begin import begin_run
 from drcil.runs.plan import load_stream, plan_run
+from drcil.runs.result import led_by
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
 from drcil.streams.stream import make_stream
 from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event, StepDone
+from test_resume import assert_same, outcome
 from tokens import register_tokens
 
 SETTINGS = make_settings(
@@ -117,6 +119,53 @@ def test_tasks_are_counted_beyond_ninety_nine(tmp_path: Path) -> None:
     (tmp_path / "tasks" / "07").rmdir()
     with pytest.raises(UserError, match="is incomplete: task 7 is missing, but later ones are there"):
         run.finished_tasks()
+
+
+def test_the_readout_that_leads_is_a_matter_of_reading_alone(tmp_path: Path) -> None:
+    options = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "validation": 0.2}
+    one, other = (
+        begin_run(make_settings(method=name, **options), tmp_path / name) for name in ("foster", "foster:boosted")
+    )
+    assert one.settings.choices() == other.settings.choices()
+    one.go()
+    other.go()
+    compressed, boosted = (outcome(run.directory) for run in (one, other))
+    assert (compressed["result"]["readout"], boosted["result"]["readout"]) == ("compressed", "boosted")
+    back = led_by(boosted["result"], None)
+    assert led_by(compressed["result"], "boosted") == boosted["result"] and back == compressed["result"]
+    assert_same({**boosted, "result": back}, compressed)
+    assert boosted["result"]["per_task"][1]["parameters"] > 1.9 * compressed["result"]["per_task"][1]["parameters"]
+
+    # A run that is read in another way goes on without training.
+    config = one.directory / "config.toml"
+    config.write_text('readout = "boosted"\n' + config.read_text())
+    assert Run.open(one.directory).go()["last"] == boosted["result"]["last"]
+    config.write_text(config.read_text().replace('"boosted"', '"bosted"'))
+    with pytest.raises(UserError, match="unknown readout of 'foster' 'bosted'; did you mean 'boosted'"):
+        Run.open(one.directory).go()
+
+
+def test_a_run_is_shown_and_measured_by_the_readout_that_leads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "run")
+    options = ["--tasks", "2", "--epochs-scale", "0.05", "--threads", "1", "--out", place]
+    assert main(["run", "icarl:classifier", "digits-b0-5", *options]) == 0
+    assert capsys.readouterr().out.startswith(f"icarl:classifier on digits-b0-5, in {place}\n")
+    for readout, asked in (("classifier", []), ("nme", ["--readout", "nme"])):
+        assert main(["show", place, "--json", *asked]) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["method"], result["readout"]) == ("icarl", readout)
+        assert result["avg"] == result["readouts"][readout]["avg"]
+        assert main(["evaluate", place, "digits-b0-5", "--json", "--threads", "1", *asked]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["readout"], round(found["accuracy"], 2)) == (readout, result["last"])
+        assert main(["show", place, *asked]) == 0
+        title, header, *_ = capsys.readouterr().out.splitlines()
+        assert title.startswith("icarl on" if asked else "icarl:classifier on")
+        assert header.split()[2:5] == [readout, "avg", "nme" if readout == "classifier" else "classifier"]
+    assert main(["show", place, "--readout", "nne"]) == 2
+    assert "unknown readout of 'icarl' 'nne'; did you mean 'nme'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def compare(
 ) -> None:
     """Compare methods on a stream. Runs that are finished are read, those that were stopped go on."""
     from ..report.board import board
-    from ..report.comparison import Outcome, comparison_table, summarise
+    from ..report.comparison import comparison_table, summarise
     from ..runs.begin import RUNS
     from ..suites.compare import carry_out, start_run
     from ..suites.entries import may_choose_memory, plan_entries, require_once, share_cores
@@ -101,7 +101,8 @@ def compare(
     screen = console(stderr=json)
     with open_folder(place, question):
         present = functools.cache(lambda: load(chosen[0]))
-        entries = plan_entries([share_cores(one, jobs) for one in chosen], (out or Path()) / RUNS, present)
+        named = zip(methods * seeds, (share_cores(one, jobs) for one in chosen), strict=True)
+        entries = plan_entries(list(named), (out or Path()) / RUNS, present)
         try:
             with board(screen, quiet) as display:
                 for entry in entries:
@@ -111,10 +112,7 @@ def compare(
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on from here") from None
         summaries = summarise(
-            [
-                Outcome(entry.settings.method, entry.settings.seed, str(entry.directory), entry.result, entry.failure)
-                for entry in entries
-            ]
+            [entry.outcome(method) for method in methods for entry in entries if method in entry.readings]
         )
         answer = write_folder(place, question, summaries)
     if json:

@@ -23,7 +23,7 @@ def evaluate(
         Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(help="Which scores to measure.", show_default="the primary one")
+        str | None, typer.Option(help="Which scores to measure.", show_default="the run's, else the primary one")
     ] = None,
     order_seed: Annotated[
         int | None, typer.Option(help="Seed of the class order.", show_default="the run's, else 1993")

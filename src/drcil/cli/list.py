@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Entries = list[dict[str, Any]]
 
-_FOR_PROGRAMS = ("paper", "stages", "copies", "tasks")
+_FOR_PROGRAMS = ("paper", "stages", "copies", "readouts", "tasks")
 """What only JSON has: in a table of 80 columns it would leave no room for the rest."""
 
 
@@ -54,6 +54,7 @@ def method(spec: MethodSpec) -> dict[str, Any]:
         "head": spec.head,
         "stages": stage_names(spec),
         "copies": spec.build.copies,
+        "readouts": list(spec.readouts),
     }
 
 

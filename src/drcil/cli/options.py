@@ -119,9 +119,9 @@ def toml_value(text: str) -> Any:
 
 def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
     """A head and remedies can be chosen for the methods that are pipelines."""
-    from ..methods import METHODS
+    from ..methods.spec import named_method
 
-    known = METHODS[method].build.Settings.model_fields
+    known = named_method(method)[0].build.Settings.model_fields
     for option, setting, given in (("--head", "head", head), ("--remedy", "remedies", remedy)):
         if given is not None and setting not in known:
             raise UserError(

@@ -13,15 +13,19 @@ from .output import console, print_json
 
 def show(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    readout: Annotated[
+        str | None, typer.Option(help="Which scores come first.", show_default="as the run was begun")
+    ] = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Show the figures of a run, finished or not."""
     from ..report.tables import summary_table, task_table, title
+    from ..runs.result import led_by
     from ..runs.run import Run
 
     run = Run.open(directory)
-    result = run.result()
+    result = run.result() if readout is None else led_by(run.result(), readout)
     if json:
         print_json(result)
         return

@@ -54,7 +54,7 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
     try:
         if not quiet:
             own = run.settings
-            screen.print(f"{own.method} on {own.stream}, in {run.directory}", markup=False, soft_wrap=True)
+            screen.print(f"{own.label} on {own.stream}, in {run.directory}", markup=False, soft_wrap=True)
             if run.has_result():
                 screen.print(task_table(run.result()))
         with nullcontext(silence) if quiet else showing(screen, plan.work) as listener:

@@ -52,6 +52,8 @@ class Method(ABC):
     head: ClassVar[str] = "linear"
     copies: ClassVar[str] = "1"
     """Networks held while training, for `drcil list methods`."""
+    readout_names: ClassVar[tuple[str, ...]] = ("classifier",)
+    """What ``readouts`` gives, by name and in its order, so that it is known before anything is learnt."""
     memory: ClassVar[str | None] = None
     """A budget that the method's definition demands, whatever the protocol says (``"0"``, ``"all"``)."""
 
@@ -127,7 +129,8 @@ class Method(ABC):
             parts[name] = build_part(description, own)
         self.parts = parts
 
-    def parameters(self) -> int:
-        """Learnt numbers that the primary readout's net answers with; what serves training alone is not counted."""
-        net = next(iter(self.readouts().values())).net
+    def parameters(self, readout: str | None = None) -> int:
+        """Learnt numbers that a readout's net answers with, not those for training alone; None: the primary readout."""
+        known = self.readouts()
+        net = known[readout or next(iter(known))].net
         return net.size() if isinstance(net, Net) else sum(parameter.numel() for parameter in net.parameters())

@@ -16,6 +16,7 @@ class CosineMethod(MethodWithMeans):
 
     backbone_options = MappingProxyType({"shortcut": "projected", "last_relu": False})
     head = "cosine"
+    readout_names = ("classifier", "nme")
     copies = "2"
 
     @property

@@ -6,7 +6,7 @@ Class weights make up for the few images that old classes have, in both stages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +42,6 @@ class FosterSettings(Settings):
     boosting_betas: tuple[Beta, ...] = Field(min_length=1)
     """How much class weights favour rare classes, for the second task, the third, …; the last goes on."""
     compression_beta: Beta
-    primary: Literal["compressed", "boosted"] = "compressed"
-    """Which of the two models stands for the method; training is the same."""
 
 
 @method("foster", paper=_PAPER, year=2022)
@@ -52,6 +50,7 @@ class Foster(Method):
 
     Settings = FosterSettings
     settings: FosterSettings
+    readout_names = ("compressed", "boosted")
     copies = "2, and a student while compressing"
 
     def learn(self, task: Task, engine: Engine) -> None:
@@ -87,8 +86,7 @@ class Foster(Method):
         train_expanded("boosting", boosted, task, engine, objective, own.boosting)
 
     def readouts(self) -> Mapping[str, Readout]:
-        both = {"compressed": Readout(self.net), "boosted": Readout(largest(self.parts))}
-        return {self.settings.primary: both[self.settings.primary], **both}
+        return {"compressed": Readout(self.net), "boosted": Readout(largest(self.parts))}
 
     def herding_net(self) -> Net:
         return largest(self.parts)
@@ -106,5 +104,6 @@ register_preset(
     paper=_PAPER,
     year=2022,
     recipe="foster",
-    primary="boosted",
+    alias_of="foster",
+    readout="boosted",
 )

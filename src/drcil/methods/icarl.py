@@ -32,6 +32,7 @@ class Icarl(MethodWithMeans):
 
     Settings = IcarlSettings
     settings: IcarlSettings
+    readout_names = ("nme", "classifier")
     copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:

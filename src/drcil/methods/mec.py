@@ -40,6 +40,7 @@ class Mec(Pipeline):
 
     Settings = MecSettings
     settings: MecSettings
+    readout_names = ("compressed", "expanded")
     copies = "2, and a student while compressing"
 
     def learn(self, task: Task, engine: Engine) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..errors import UserError, unknown
 from ..registry import Registry
 from .base import Method
 
@@ -23,11 +24,25 @@ class MethodSpec:
     recipe: str | Path
     """The name of one of drcil's own, or a file."""
     presets: Mapping[str, Any] = field(default_factory=dict)
+    alias_of: str | None = None
+    """The name of the method that is trained, where this one is another name for a readout of it."""
+    readout: str | None = None
+    """The readout that this name leads with; None: the method's first."""
 
     @property
     def head(self) -> str:
         """The kind of head, unless another is asked for."""
         return str(self.presets.get("head", self.build.head))
+
+    @property
+    def readouts(self) -> tuple[str, ...]:
+        """The ways to read class scores, first the one that leads."""
+        known = self.build.readout_names
+        return known if self.readout is None else tuple(dict.fromkeys((self.readout, *known)))
+
+    def require_readout(self, name: str) -> None:
+        if name not in self.readouts:
+            raise unknown(f"readout of '{self.name}'", name, self.readouts)
 
 
 METHODS: Registry[MethodSpec] = Registry("method", "drcil.methods")
@@ -54,10 +69,32 @@ def register_preset(
     paper: str,
     year: int,
     recipe: str | Path,
+    alias_of: str | None = None,
+    readout: str | None = None,
     **presets: Any,
 ) -> None:
     """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
-    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets))
+    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, alias_of, readout))
+
+
+def named_method(text: str) -> tuple[MethodSpec, str | None]:
+    """What a method's name stands for: the method that is trained, and the readout to lead with, if it says one.
+
+    >>> [(spec.name, readout) for spec, readout in map(named_method, ("foster", "foster:boosted", "foster-b4"))]
+    [('foster', None), ('foster', 'boosted'), ('foster', 'boosted')]
+    """
+    name, colon, readout = text.partition(":")
+    spec = METHODS[name]
+    if spec.alias_of is not None:
+        if colon:
+            raise UserError(
+                f"'{name}' stands for '{spec.alias_of}:{spec.readout}', so that it takes no other readout; "
+                f"give '{spec.alias_of}:{readout}'"
+            )
+        return METHODS[spec.alias_of], spec.readout
+    if colon:
+        spec.require_readout(readout)
+    return spec, readout if colon else None
 
 
 def _first_line(cls: type) -> str:

@@ -24,6 +24,7 @@ class Outcome:
     """One run of a comparison: its result, or why there is none."""
 
     method: str
+    """As it was named, perhaps with a readout."""
     seed: int
     directory: str
     result: dict[str, Any] | None
@@ -44,7 +45,7 @@ class Summary:
 
     method: str
     readout: str | None
-    """The primary one, whose figures these are; None where no seed was finished."""
+    """The one whose figures these are; None where no seed was finished."""
     figures: dict[str, Figure | None]
     curve: list[Figure]
     seen: list[int]
@@ -162,10 +163,11 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cells(summaries: Sequence[Summary]) -> list[list[str]]:
-    """The table as text, header first. A readout is named where it is not simply the classifier."""
+    """The table as text, header first. A readout is added where it is not simply the classifier and not named."""
     rows = [["method", *(_TITLES.get(name, name) for name in FIGURES)]]
     for summary in summaries:
-        readout = "" if summary.readout in (None, "classifier") else f", {summary.readout}"
+        told = ":" in summary.method or summary.readout in (None, "classifier")
+        readout = "" if told else f", {summary.readout}"
         figures = [_shown(summary.figures[name], decimals) for name, decimals in FIGURES.items()]
         rows.append([summary.method + readout, *figures])
     return rows

@@ -17,8 +17,9 @@ _WIDTH = 8
 def title(result: dict[str, Any]) -> str:
     """What was run, in one line."""
     own = result["settings"]
+    leading = "" if result["readout"] == next(iter(result["readouts"])) else f":{result['readout']}"
     return (
-        f"{result['method']} on {result['stream']}, seed {result['seed']}, order seed {result['order_seed']}, "
+        f"{result['method']}{leading} on {result['stream']}, seed {result['seed']}, order seed {result['order_seed']}, "
         f"memory {own['memory']}, {own['backbone']}"
     )
 
@@ -46,18 +47,23 @@ def task_line(result: dict[str, Any], number: int) -> str:
 
 
 def _measured(result: dict[str, Any]) -> list[str]:
-    """What is measured after every task: each readout on the test images, and the primary one on held-out images."""
-    names = list(result["readouts"]) if len(result["readouts"]) > 1 else ["accuracy"]
+    """What is measured after every task: each readout on the test images, and the leading one on held-out images."""
+    names = list(_readouts(result)) if len(result["readouts"]) > 1 else ["accuracy"]
     return [*names, "validation"] if any("validation" in task for task in result["per_task"]) else names
 
 
 def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, str], float]:
-    """After this task: the classes seen, what was measured, and the primary accuracy's average so far."""
-    accuracies = [figures["curve"][number - 1] for figures in result["readouts"].values()]
+    """After this task: the classes seen, what was measured, and the leading readout's average so far."""
+    accuracies = [figures["curve"][number - 1] for figures in _readouts(result).values()]
     accuracies.append(result["per_task"][number - 1].get("validation"))
     shown = ["–" if accuracy is None else f"{accuracy:.2f}" for accuracy in accuracies]
     measured = dict(zip(_measured(result), shown, strict=False))
     return list(accumulate(result["tasks"]))[number - 1], measured, fmean(result["curve"][:number])
+
+
+def _readouts(result: dict[str, Any]) -> dict[str, Any]:
+    """The figures of every readout, first of the one that leads."""
+    return {result["readout"]: None, **result["readouts"]}
 
 
 def summary_table(result: dict[str, Any]) -> Table:
@@ -66,7 +72,7 @@ def summary_table(result: dict[str, Any]) -> Table:
     table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
     for name in (*(["readout"] if several else []), "Avg", "Last", "forgetting", "seconds"):
         table.add_column(name, justify="left" if name == "readout" else "right", no_wrap=True)
-    for name, figures in result["readouts"].items():
+    for name, figures in _readouts(result).items():
         lost = figures["forgetting"]
         row = [f"{figures['avg']:.2f}", f"{figures['last']:.2f}", "–" if lost is None else f"{lost:.2f}"]
         table.add_row(*([name] if several else []), *row, f"{result['seconds']:.1f}")

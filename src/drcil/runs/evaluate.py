@@ -47,8 +47,8 @@ def evaluate(
     readout: str | None = None,
     device: str = "auto",
 ) -> Evaluation:
-    """Measure a model, or the last finished task of a run, by its primary readout or another."""
-    model, known_seed = find_model(path)
+    """Measure a model, or the last finished task of a run, by its leading readout or another."""
+    model, known_seed, leading = find_model(path)
     learnt = read_model(model)
     seed = known_seed if order_seed is None else order_seed
     loaded = make_stream(stream, data_dir=data_dir, order_seed=seed)
@@ -56,7 +56,7 @@ def evaluate(
     if loaded.dataset.test.source.size != learnt.shape.size:
         loaded = make_stream(stream, data_dir=data_dir, order_seed=seed, image_size=learnt.shape.size)
     predictor = Predictor.of(learnt, Inference(find_device(device), learnt.data.mean, learnt.data.std))
-    name = readout or predictor.readouts[0]
+    name = readout or leading or predictor.readouts[0]
     test = loaded.task(len(learnt.sizes)).test
     best = predictor.rank(test, 5, [name])[name].classes.numpy()
     task = np.repeat(np.arange(len(learnt.sizes)), learnt.sizes)[test.labels]
@@ -78,15 +78,15 @@ def evaluate(
     )
 
 
-def find_model(path: Path) -> tuple[Path, int]:
-    """The model directory at a path, which may be a run's, and the seed of the class order it learnt."""
+def find_model(path: Path) -> tuple[Path, int, str | None]:
+    """The model directory at a path, which may be a run's; the seed of the class order it learnt; the run's readout."""
     put_back(path.absolute())
     if (path / STATE).is_file():
-        return path, ORDER_SEED
+        return path, ORDER_SEED, None
     if not (path / CONFIG).is_file():
         raise UserError(f"{path} is neither a model nor a run: it has no {STATE} and no {CONFIG}")
     run = Run.open(path)
     finished = run.finished_tasks()
     if not finished:
         raise UserError(f"{path} has no model yet: its first task is not finished")
-    return finished[-1], run.settings.order_seed
+    return finished[-1], run.settings.order_seed, run.settings.readout

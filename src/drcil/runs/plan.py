@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..data.datasets.dataset import Dataset
 from ..data.sources.imageset import ImageShape
 from ..learner import Learner
+from ..methods import METHODS
 from ..methods.rehearsal import rehearse
 from ..models.model import Model, ModelOptions, new_model
 from ..streams.stream import Stream, make_stream
@@ -24,6 +25,8 @@ class Plan(NamedTuple):
 
 def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     """What the run will do; or the error that would end it once its directory exists. None: its stream is loaded."""
+    if run.readout is not None:
+        METHODS[run.method].require_readout(run.readout)
     stream = stream or load_stream(run)
     model = fresh_model(run, stream)
     # An engine needs a device and an augmentation that are there.

@@ -172,7 +172,7 @@ class Run:
                 "classes": list(task.classes),
                 "new_images": len(task.new),
                 "memory_images": len(learner.memory.rows),
-                **primary_figures(learner, stream, number),
+                "readouts": _figures_by_readout(learner, stream, number),
                 "seconds": round(learning + time.monotonic() - started, 3),
                 "learning_seconds": round(learning, 3),
             },
@@ -223,10 +223,13 @@ class Run:
         append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
 
 
-def primary_figures(learner: Learner, stream: Stream, number: int) -> dict[str, Any]:
-    """What is kept of a task besides predictions and depends on which readout is primary."""
-    measured: dict[str, float | None] = {}
+def _figures_by_readout(learner: Learner, stream: Stream, number: int) -> dict[str, dict[str, float | None]]:
+    """What is kept of each readout besides predictions: the size of its net, and its accuracy on held-out images."""
+    figures: dict[str, dict[str, float | None]] = {
+        name: {"parameters": learner.method.parameters(name)} for name in learner.readouts()
+    }
     if stream.held_out():
         images = stream.held_out(number)
-        measured["validation"] = round(learner.evaluate(images), 2) if images else None
-    return {"parameters": learner.method.parameters(), **measured}
+        for name, kept in figures.items():
+            kept["validation"] = round(learner.evaluate(images, readout=name), 2) if images else None
+    return figures

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..data.datasets.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
+from ..methods.spec import named_method
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
@@ -27,6 +28,9 @@ class RunSettings(BaseModel):
 
     format: Literal[1] = 1
     method: str
+    """That is trained."""
+    readout: str | None = None
+    """Whose figures come first; None: the method's own choice. Training does not depend on it."""
     stream: str
     seed: int = Field(default=0, ge=0)
     """Training."""
@@ -50,8 +54,8 @@ class RunSettings(BaseModel):
     engine: EngineSettings = EngineSettings()
 
     def choices(self) -> dict[str, Any]:
-        """What cannot change halfway, as JSON: all but where data is, when to stop and how it is computed."""
-        chosen = self.model_dump(mode="json", exclude={"data", "threads", "tasks", "engine"})
+        """What cannot change halfway, as JSON: all but where data is, when to stop, how it is computed and read."""
+        chosen = self.model_dump(mode="json", exclude={"readout", "data", "threads", "tasks", "engine"})
         compiled = {"compile": True} if self.engine.compile else {}
         return {**chosen, "precision": self.engine.precision, **compiled}
 
@@ -59,6 +63,11 @@ class RunSettings(BaseModel):
     def name(self) -> str:
         """A directory name that tells runs apart."""
         return f"{self.method}-{self.matter}-seed{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The method, with the readout that leads if one was chosen, as users name it."""
+        return self.method if self.readout is None else f"{self.method}:{self.readout}"
 
     @property
     def matter(self) -> str:
@@ -69,6 +78,8 @@ class RunSettings(BaseModel):
 
 def make_settings(**given: Any) -> RunSettings:
     """Settings from what the user gave (None: not given) over what the profile says, with errors for people."""
+    spec, readout = named_method(given["method"])
+    given |= {"method": spec.name, "readout": readout}
     chosen = {name: value for name, value in given.items() if value is not None}
     kind = data_kind(parse_stream(chosen["stream"]).dataset)
     return checked(merge(load_profile(chosen.get("profile", "full"), kind), chosen))

@@ -93,7 +93,10 @@ def _conclude(entry: Entry, worker: Worker, display: Display) -> None:
         _fail(entry, failure, display)
         return
     entry.result = Run.open(entry.directory).result()
-    display.say(f"{entry.name}: done, avg {entry.result['avg']:.2f}, last {entry.result['last']:.2f}")
+    for method in entry.readings:
+        result = entry.outcome(method).result
+        assert result is not None
+        display.say(f"{method}, seed {entry.settings.seed}: done, avg {result['avg']:.2f}, last {result['last']:.2f}")
 
 
 def _fail(entry: Entry, failure: str, display: Display) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..methods import METHODS
+from ..methods.spec import named_method
+from ..report.comparison import Outcome
 from ..runs.begin import unused
+from ..runs.result import led_by
 from ..runs.settings import RunSettings
 from ..streams.stream import Stream
 from .reuse import find_run, is_finished
@@ -28,12 +30,19 @@ class Entry:
     directory: Path
     begun: bool
     """Whether the directory is this run's already."""
+    readings: dict[str, str | None]
+    """The methods, as they were named, that are this run read in different ways, and their readouts."""
     result: dict[str, Any] | None = None
     failure: str | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.settings.method}, seed {self.settings.seed}"
+        return f"{' and '.join(self.readings)}, seed {self.settings.seed}"
+
+    def outcome(self, method: str) -> Outcome:
+        """What became of one of the methods."""
+        result = None if self.result is None else led_by(self.result, self.readings[method])
+        return Outcome(method, self.settings.seed, str(self.directory), result, self.failure)
 
 
 def require_once(methods: Sequence[str]) -> None:
@@ -45,7 +54,7 @@ def require_once(methods: Sequence[str]) -> None:
 
 def may_choose_memory(method: str) -> bool:
     """A lower bound has no memory and an upper bound has all images, whatever the others get."""
-    return METHODS[method].build.memory is None
+    return named_method(method)[0].build.memory is None
 
 
 def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
@@ -55,8 +64,11 @@ def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
     return settings.model_copy(update={"threads": max(1, (os.cpu_count() or 1) // jobs)})
 
 
-def plan_entries(chosen: Sequence[RunSettings], parent: Path, load: Load) -> list[Entry]:
-    """An entry for each run, with its result if it is finished. All of them learn the stream that is loaded."""
+def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path, load: Load) -> list[Entry]:
+    """An entry for each run, with its result if it is finished. All of them learn the stream that is loaded.
+
+    ``chosen``: methods as they were named, and what is to be trained; those that train the same share a run.
+    """
 
     def present() -> Stream | None:
         # Where the data is gone, what was learnt from it still can be compared.
@@ -64,10 +76,14 @@ def plan_entries(chosen: Sequence[RunSettings], parent: Path, load: Load) -> lis
             return load()
         return None
 
-    entries = []
-    for settings in chosen:
+    entries: list[Entry] = []
+    for name, settings in chosen:
+        shared = next((entry for entry in entries if entry.settings.choices() == settings.choices()), None)
+        if shared is not None:
+            shared.readings[name] = settings.readout
+            continue
         run = find_run(settings, parent, present)
         directory = unused(parent / settings.name) if run is None else run.directory
         result = run.result() if run is not None and is_finished(run) else None
-        entries.append(Entry(settings, directory, run is not None, result))
+        entries.append(Entry(settings, directory, run is not None, {name: settings.readout}, result))
     return entries

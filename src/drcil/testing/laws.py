@@ -122,6 +122,14 @@ def predictions(trial: Trial) -> None:
 
 
 @law
+def readouts(trial: Trial) -> None:
+    """``readouts`` gives what ``readout_names`` says, in its order, so that one can be chosen before training."""
+    given, declared = tuple(trial.whole.result()["readouts"]), METHODS[trial.method].build.readout_names
+    sentence = f"the readouts are {', '.join(given)}, but readout_names says {', '.join(declared)}"
+    require(given == declared, sentence)
+
+
+@law
 def saving(trial: Trial) -> None:
     """A saved model that is loaded answers bit for bit as it did when it was saved."""
     run = trial.whole
