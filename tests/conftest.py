@@ -16,6 +16,10 @@ settings.register_profile("drcil", deadline=None, max_examples=30, derandomize=T
 settings.load_profile("drcil")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["PYTHONWARNINGS"] = ",".join(config.getini("filterwarnings"))
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The directory of real datasets, which ``DRCIL_DATA`` names."""
