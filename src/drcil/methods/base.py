@@ -1,4 +1,4 @@
-"""What a method is, and the table of those that are known by name."""
+"""What a method is: how it learns a task, what it keeps, and how it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies for a classifier that favours the classes it saw most of: weight aligning, balanced and held-back images.
+"""Remedies for a classifier that favours the classes it saw most of: weight aligning, balanced fine-tuning.
 
 (Another, logit adjustment, is part of the loss: ``Pipeline.adjustment``.)
 """
