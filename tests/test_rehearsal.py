@@ -30,7 +30,7 @@ from drcil.stages import Engine
 from drcil.streams.budget import Budget
 from drcil.streams.stream import Stream, Task, make_stream
 from drcil.train.events import EpochDone, Event, StageStarted, StepDone
-from small_engine import make_net, make_stage
+from small_engine import fit, make_engine, make_net, make_stage
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in METHODS),
@@ -113,10 +113,12 @@ def test_what_is_rehearsed_is_trained(name: str, given: dict[str, Any], memory: 
 
 
 def test_a_sampler_says_how_many_images_an_epoch_has() -> None:
-    engine = RehearsalEngine()
+    rehearsal, begun = RehearsalEngine(), []
     stage = make_stage(make_net(), sampler=lambda labels, key: np.arange(len(labels)).repeat(3))
-    engine.fit(stage)
-    assert engine.stages == [StageWork("test", stage.schedule.epochs, 3 * len(stage.data))]
+    rehearsal.fit(stage)
+    assert rehearsal.stages == [StageWork("test", stage.schedule.epochs, 3 * len(stage.data))]
+    fit(make_engine(listener=lambda event: begun.append(event) if isinstance(event, StageStarted) else None), stage)
+    assert [event.images for event in begun] == [3 * len(stage.data)]
 
 
 @pytest.mark.parametrize("memory", ["none", "30", "20/class", "all"])

@@ -46,7 +46,7 @@ class Forecast:
             self._stage_trained += event.images
             self._stage_left = max(0, self._stage_left - event.images)
         elif isinstance(event, EpochDone):
-            # A sampler may draw more or fewer images than there are: at the end of an epoch the count is right again.
+            # A sampler may draw another number of images than it did first: at the end of an epoch the count is right.
             self._stage_left = (self._stage_epochs - event.epoch - 1) * self._stage_images
         elif isinstance(event, StageDone):
             self._position += event.restored

@@ -56,7 +56,8 @@ class Training:
         stage.net.train()
         for part in stage.frozen:
             part.eval()
-        self.engine.listener(StageStarted(task, stage.name, schedule.epochs, self.epoch, len(stage.data)))
+        images = len(self._positions(self._path()))
+        self.engine.listener(StageStarted(task, stage.name, schedule.epochs, self.epoch, images))
         while self.epoch < schedule.epochs:
             started = time.monotonic()
             rate = schedule.rate(self.epoch)
@@ -71,8 +72,7 @@ class Training:
 
     def _run_epoch(self, rate: float) -> None:
         """The steps of the epoch that are left."""
-        stage, place = self.stage, self.place
-        path = (self.engine.seed, "task", place.task, place.position, stage.name, "epoch", self.epoch)
+        stage, place, path = self.stage, self.place, self._path()
         for images, where in self._batches_left(path):
             seed_torch(*path, self.step, "net")
             self._take_step(images, where, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks")))
@@ -82,6 +82,15 @@ class Training:
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
 
+    def _path(self) -> tuple[KeyPart, ...]:
+        """What all draws of the epoch are keyed by."""
+        place = self.place
+        return (self.engine.seed, "task", place.task, place.position, place.stage, "epoch", self.epoch)
+
+    def _positions(self, path: tuple[KeyPart, ...]) -> Int64:
+        """Where in the stage's data the images of the epoch are, in order."""
+        return self.stage.sampler(self.stage.data.labels, derive(*path, "order"))
+
     def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each step that is left: what the net sees, and where in the stage's data it is from.
 
@@ -90,7 +99,7 @@ class Training:
         and leaves out those it has taken.
         """
         stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
-        positions = stage.sampler(stage.data.labels, derive(*path, "order"))
+        positions = self._positions(path)
         pieces = cut(positions, size, join_single=self._too_small(positions, size))
         together = batches_together(stage.data.source, size)
         starts = range(begun - begun % together, len(pieces), together)
