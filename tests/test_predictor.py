@@ -150,3 +150,15 @@ assert torch.get_num_threads() == 1
 assert calls
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["foster:boosted", "foster-b4"])
+def test_a_readout_that_is_named_with_the_method_leads_also_after_loading(name: str, tmp_path: Path) -> None:
+    learner = Learner(name, epochs_scale=0.02, device="cpu")
+    for task in STREAM[:2]:
+        learner.learn(task)
+    learner.save(tmp_path / "model")
+    loaded = drcil.load_predictor(tmp_path / "model", device="cpu")
+    assert loaded.readouts == learner.predictor().readouts == ("boosted", "compressed")
+    assert loaded.predict(PIXELS, top=4) == learner.predict(PIXELS, top=4, readout="boosted")
+    assert loaded.predict(PIXELS, top=4) != learner.predict(PIXELS, top=4, readout="compressed")

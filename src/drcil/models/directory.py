@@ -18,7 +18,7 @@ from ..data.datasets.load import find_source
 from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, Source, copied
 from ..disk import put_back, read_tensors, write_directory, write_json, write_tensors
 from ..errors import UserError
-from ..methods import METHODS, MethodState
+from ..methods import METHODS, Method, MethodState
 from ..streams.budget import Budget
 from ..streams.memory import Memory, exemplars
 from .model import Model
@@ -91,9 +91,17 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
         memory=Memory(Budget.parse(state.memory.budget), partial(_recalled, directory, state, at_hand, data_dir)),
         augment=state.augment,
         seed=state.seed,
+        readout=_leading(directory, state, method),
         sizes=state.tasks,
         classes=state.classes,
     )
+
+
+def _leading(directory: Path, state: ModelState, method: Method) -> str | None:
+    """The readout that was saved as the leading one."""
+    if not state.readouts or state.readouts[0] not in method.readouts():
+        raise UserError(f"{directory / STATE} names readouts that '{state.method}' does not have")
+    return state.readouts[0]
 
 
 def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_dir: Path | None) -> ImageSet | None:

@@ -10,8 +10,9 @@ from typing import Any
 from ..data.datasets.dataset import DataSpec
 from ..data.sources.imageset import ImageShape
 from ..errors import UserError
-from ..methods import METHODS, Architecture, Method
+from ..methods import Architecture, Method
 from ..methods.resolve import resolve_settings
+from ..methods.spec import named_method
 from ..nets.build import BACKBONES
 from ..nets.output import Readout
 from ..streams.budget import Budget
@@ -23,6 +24,7 @@ class ModelOptions:
     """What a model is made from, besides data. None: what the method's recipe or the kind of data says."""
 
     method: str
+    """A name, or NAME:READOUT."""
     backbone: str | None = None
     memory: str | None = None
     augment: str | None = None
@@ -31,7 +33,7 @@ class ModelOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        demanded = METHODS[self.method].build.memory
+        demanded = named_method(self.method)[0].build.memory
         if not 0 < self.epochs_scale < math.inf:
             raise UserError(f"the epoch scale must be a positive number, not {self.epochs_scale}")
         if self.memory is not None and Budget.parse(self.memory) != Budget.parse(demanded or self.memory):
@@ -54,6 +56,8 @@ class Model:
     augment: str | None = None
     """None: as the data says."""
     seed: int = 0
+    readout: str | None = None
+    """The readout that leads; None: the method's first."""
     sizes: tuple[int, ...] = ()
     """Number of classes each learnt task brought."""
     classes: tuple[str, ...] = ()
@@ -61,7 +65,8 @@ class Model:
 
     def readouts(self) -> Mapping[str, Readout]:
         """The ways to read class scores, the leading one first."""
-        return self.method.readouts()
+        known = self.method.readouts()
+        return known if self.readout is None else {self.readout: known[self.readout], **known}
 
     def require_exemplars(self, classes: int) -> None:
         """Some methods need an exemplar of every class, however many there will be."""
@@ -80,17 +85,18 @@ def new_model(
 
     ``budget`` holds where no other is demanded; ``stream``: its name, for recipes that know it.
     """
-    spec = METHODS[options.method]
+    spec, readout = named_method(options.method)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
     architecture = Architecture(options.backbone or data.backbone, shape.channels)
     BACKBONES[architecture.backbone]
     given = spec.build.memory or options.memory
     return Model(
-        name=options.method,
+        name=spec.name,
         method=spec.build(settings, architecture),
         data=data,
         shape=shape,
         memory=Memory(Budget.parse(given) if given else budget),
         augment=options.augment,
         seed=options.seed,
+        readout=readout,
     )
