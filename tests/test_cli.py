@@ -86,6 +86,8 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["run", "finetune", "--cache", "lots"], "give a size such as '500MB' or '2GB'"),
         (["run", "eeil", "--set", "noise=lots"], "'noise' cannot be 'lots': input should be a number"),
         (["run", "foster", "--set", "boosting_betas=0.9,0.8"], "input should be a list such as [1, 2]"),
+        (["run", "finetune", "--listener", "cvs"], "did you mean 'csv'?"),
+        (["compare", "finetune", "digits-b0-5", "--listener", "cvs"], "did you mean 'csv'?"),
         (["run", "finetune", "--seed", "one"], "'--seed'"),
         (["run", "finetune", "--sed", "1"], "--sed"),
         (["run", "finetune", "cifar100-b0-10", "--data", "nowhere"], "nowhere"),
@@ -124,7 +126,7 @@ def test_a_directory_in_use_for_something_else_is_left_alone(
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads"])
+@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads", "listeners"])
 def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
@@ -134,9 +136,10 @@ def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.Capt
     assert main(["list", kind]) == 0
     table = capsys.readouterr().out
     assert all(name in table for name in names)
+    assert "origin" not in table and not any(entry["origin"] for entry in entries), "all are drcil's own"
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads"])
+@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads", "listeners"])
 def test_lists_fit_a_window_of_80_columns(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

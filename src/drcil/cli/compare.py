@@ -50,6 +50,7 @@ def compare(
             rich_help_panel=options.SHOWN,
         ),
     ] = None,
+    listener: options.Listener = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -87,6 +88,7 @@ def compare(
             workers=workers,
             cache=cache,
             compile=compile,
+            listener=listener,
         )
         # The first seed of all methods, then the second: half a comparison is one too.
         for seed in range(seeds)

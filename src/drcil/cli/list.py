@@ -94,4 +94,5 @@ _KINDS: dict[str, Callable[[], Entries]] = {
     "backbones": lambda: registered("nets.features", "BACKBONES"),
     "heads": lambda: registered("heads.base", "HEADS"),
     "metrics": lambda: registered("metrics", "METRICS"),
+    "listeners": lambda: registered("train.listeners", "LISTENERS"),
 }

@@ -59,6 +59,9 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.", rich_help_panel=SHOWN)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.", rich_help_panel=SHOWN)]
+Listener = Annotated[
+    list[str] | None, typer.Option(help="See 'drcil list listeners'; repeatable.", rich_help_panel=SHOWN)
+]
 
 
 def _use(names: list[str] | None) -> None:
@@ -77,14 +80,16 @@ ENGINE = ("device", "precision", "workers", "cache", "eval_every")
 """The options that are settings of the engine, of the same name."""
 
 
-def chosen_settings(*, data: Path | None, compile: bool, **given: Any) -> RunSettings:
+def chosen_settings(*, data: Path | None, compile: bool, listener: list[str] | None, **given: Any) -> RunSettings:
     """The settings of a run from the options of a verb, by name; None: not given."""
     from ..runs.settings import make_settings
+    from ..train.listeners import known_listeners
 
     engine = {name: given.pop(name, None) for name in ENGINE} | {"compile": compile or None}
     return make_settings(
         **given,
         data=str(data.expanduser().absolute()) if data else None,
+        listeners=known_listeners(listener or ()),
         engine={name: value for name, value in engine.items() if value is not None},
     )
 

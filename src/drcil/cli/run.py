@@ -57,6 +57,7 @@ def run(
         int | None,
         typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=options.SHOWN),
     ] = None,
+    listener: options.Listener = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -88,6 +89,7 @@ def run(
         cache=cache,
         compile=compile,
         eval_every=eval_every,
+        listener=listener,
     )
     plan = make_plan(chosen)
     train(begin_run(chosen, out, plan), plan, json=json, quiet=quiet)

@@ -12,6 +12,7 @@ from ..methods import METHODS
 from ..methods.rehearsal import rehearse
 from ..models.model import Model, ModelOptions, new_model
 from ..streams.stream import Stream, make_stream
+from ..train.listeners import known_listeners
 from .settings import RunSettings
 
 
@@ -28,6 +29,7 @@ def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     if run.readout is not None:
         METHODS[run.method].require_readout(run.readout)
     stream = stream or load_stream(run)
+    known_listeners(run.listeners)
     model = fresh_model(run, stream)
     # An engine needs a device and an augmentation that are there.
     Learner.of(model, run.engine).engine  # noqa: B018

@@ -35,9 +35,11 @@ from ..metrics import History, TaskPrediction, measure
 from ..models.directory import read_model, write_model
 from ..models.model import Model
 from ..models.state import parse_state, read_state
+from ..plugins import require_plugins
 from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
+from ..train.listeners import listening
 from .environment import environment
 from .match import DATA_DIGEST, data_digest, require_match
 from .plan import Plan, fresh_model, plan_run
@@ -63,6 +65,14 @@ class Run:
 
     @classmethod
     def open(cls, directory: Path) -> Run:
+        """The run in a directory; the plugins that it needs are imported."""
+        run = cls.read(directory)
+        require_plugins(run.settings.plugins, directory)
+        return run
+
+    @classmethod
+    def read(cls, directory: Path) -> Run:
+        """The same without its plugins: enough to read its settings and its result."""
         path = directory / CONFIG
         if not path.is_file():
             why = f"it has no {CONFIG}" if directory.exists() else "there is no such directory"
@@ -92,8 +102,8 @@ class Run:
         after_task: Callable[[TaskReport], None] = lambda report: None,
     ) -> dict[str, Any]:
         """Learn all tasks that are not finished; the result. None: the plan is made now."""
-        with self.alone():
-            return self._go(plan or plan_run(self.settings), listener, after_task)
+        with self.alone(), listening(self.settings.listeners, self.directory, listener) as everyone:
+            return self._go(plan or plan_run(self.settings), everyone, after_task)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -52,10 +52,15 @@ class RunSettings(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings that were given by hand."""
     engine: EngineSettings = EngineSettings()
+    listeners: tuple[str, ...] = ()
+    """Who follows it besides its event log."""
+    plugins: tuple[str, ...] = ()
+    """The code it needs that is not drcil's own: modules, and files by their absolute path."""
 
     def choices(self) -> dict[str, Any]:
-        """What cannot change halfway, as JSON: all but where data is, when to stop, how it is computed and read."""
-        chosen = self.model_dump(mode="json", exclude={"readout", "data", "threads", "tasks", "engine"})
+        """What cannot change halfway, as JSON: all but where data and code are, when to stop, how it is computed and read."""
+        left_out = {"readout", "data", "threads", "tasks", "engine", "listeners", "plugins"}
+        chosen = self.model_dump(mode="json", exclude=left_out)
         compiled = {"compile": True} if self.engine.compile else {}
         return {**chosen, "precision": self.engine.precision, **compiled}
 
