@@ -97,8 +97,8 @@ def require_plugins(names: Iterable[str], needed_by: object) -> None:
 
 
 def needed_plugins(*used: tuple[Registry[Any], str]) -> tuple[str, ...]:
-    """The plugins without which some of these entries would be unknown."""
-    origins = (registry.origin(name) for registry, name in used)
+    """The plugins that these entries come from, as far as they are known."""
+    origins = (registry.origin(name) for registry, name in used if name in registry)
     return tuple(dict.fromkeys(origin for origin in origins if origin not in (None, SESSION)))
 
 

@@ -24,7 +24,7 @@ def show(
     from ..runs.result import led_by
     from ..runs.run import Run
 
-    run = Run.open(directory)
+    run = Run.read(directory)
     result = run.result() if readout is None else led_by(run.result(), readout)
     if json:
         print_json(result)

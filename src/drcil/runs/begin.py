@@ -6,8 +6,16 @@ from pathlib import Path
 
 import torch
 
+from ..data.augment import AUGMENTS
+from ..data.datasets.dataset import DATASETS, DataSpec
 from ..disk import leftovers, write_json
 from ..errors import UserError
+from ..heads.base import HEADS
+from ..methods import METHODS
+from ..nets.features import BACKBONES
+from ..plugins import named_plugins, needed_plugins
+from ..streams.protocols import parse_stream
+from ..train.listeners import LISTENERS
 from .environment import environment
 from .plan import Plan, plan_run
 from .run import CONFIG, Run
@@ -22,8 +30,9 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
 
     Whatever would end the run once its directory exists is found out first, by planning it; ``plan``: it was planned.
     """
-    if plan is None:
-        plan_run(settings)
+    spec = (plan or plan_run(settings)).stream.dataset.spec
+    plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, spec)])
+    settings = settings.model_copy(update={"plugins": tuple(plugins)})
     if directory is None:
         directory = unused(RUNS / settings.name)
     elif (directory / CONFIG).exists():
@@ -34,6 +43,18 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
     threads = settings.threads or torch.get_num_threads()
     write_json(directory / "environment.json", {**environment(), "threads": threads})
     return Run(directory, settings)
+
+
+def plugins_of(own: RunSettings, spec: DataSpec) -> tuple[str, ...]:
+    """The plugins that a run cannot do without, as far as names tell."""
+    return needed_plugins(
+        (METHODS, own.method),
+        (DATASETS, parse_stream(own.stream).dataset.partition(":")[0]),
+        (AUGMENTS, own.augment or spec.augment),
+        (BACKBONES, own.backbone or spec.backbone),
+        (HEADS, own.settings.get("head", METHODS[own.method].head)),
+        *((LISTENERS, name) for name in own.listeners),
+    )
 
 
 def unused(path: Path) -> Path:

@@ -58,7 +58,7 @@ class RunSettings(BaseModel):
     """The code it needs that is not drcil's own: modules, and files by their absolute path."""
 
     def choices(self) -> dict[str, Any]:
-        """What cannot change halfway, as JSON: all but where data and code are, when to stop, how it is computed and read."""
+        """What cannot change halfway, as JSON: not where things are, when to stop, how it is computed and read."""
         left_out = {"readout", "data", "threads", "tasks", "engine", "listeners", "plugins"}
         chosen = self.model_dump(mode="json", exclude=left_out)
         compiled = {"compile": True} if self.engine.compile else {}

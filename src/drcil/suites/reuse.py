@@ -31,7 +31,7 @@ def find_run(settings: RunSettings, parent: Path, present: Present) -> Run | Non
     found = []
     for config in sorted(parent.glob(f"*/{CONFIG}")):
         with suppress(UserError):
-            run = Run.open(config.parent)
+            run = Run.read(config.parent)
             same = run.settings.choices() == settings.choices() and run.settings.tasks == settings.tasks
             if same and _learnt_as_now(run, present):
                 found.append(run)

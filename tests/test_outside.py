@@ -1,0 +1,178 @@
+"""A file outside the package, through the command line in fresh processes: all that its names can be used for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drcil.data.datasets.load import load_dataset
+from drcil.nets.features import BACKBONES
+from drcil.runs.begin import plugins_of as needed_by
+from drcil.runs.settings import make_settings
+from test_plugins import install
+
+OUTSIDE = Path(__file__).parent / "outside"
+TINY = ("digits-b0-5", "--tasks", "2", "--threads", "1", "--backbone", "small-cnn", "--listener", "csv", "--quiet")
+SHORT, BRIEF = ("--epochs-scale", "0.3"), ("--epochs-scale", "0.05")
+EPOCHS = {"1 first": 18, "2 later": 12}
+"""Of a short run, by task and stage."""
+
+
+def drcil(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DRCIL_")}
+    command = [sys.executable, "-P", "-m", "drcil.cli", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, check=False)
+
+
+def said(*arguments: str | Path, cwd: Path, **environment: str) -> str:
+    done = drcil(*arguments, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complaint(*arguments: str | Path, cwd: Path, **environment: str) -> str:
+    """The one line that a command refuses with."""
+    done = drcil(*arguments, cwd=cwd, **environment)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+def plugins_of(run: Path) -> list[str]:
+    found: list[str] = tomllib.loads((run / "config.toml").read_text())["plugins"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the plugin, and a run that uses everything in it."""
+    shop = tmp_path_factory.mktemp("shop")
+    for file in OUTSIDE.glob("my_plugin.*"):
+        shutil.copy(file, shop)
+    options = (*TINY, *SHORT, "--listener", "notes", "--out", "r", "--plugin", "my_plugin.py")
+    said("run", "smooth-replay", *options, cwd=shop)
+    return shop
+
+
+def result(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return found
+
+
+def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
+    assert result(shop / "r")["settings"]["backbone"] == "small-cnn" and result(shop / "r")["complete"]
+    assert plugins_of(shop / "r") == [str(shop / "my_plugin.py")]
+    notes = (shop / "r" / "notes.txt").read_text().splitlines()
+    assert [line.partition(":")[0] for line in notes] == [
+        f"task {stage}, epoch {epoch + 1}" for stage, epochs in EPOCHS.items() for epoch in range(epochs)
+    ]
+
+
+def test_a_run_is_evaluated_without_naming_it_again(shop: Path) -> None:
+    found = json.loads(said("evaluate", "r", "digits-b0-5", "--json", cwd=shop))
+    assert found["accuracy"] == pytest.approx(result(shop / "r")["last"], abs=0.01)
+
+
+def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Path, tmp_path: Path) -> None:
+    command = ("compare", "smooth-replay", "replay", *TINY[:-1], *BRIEF)
+    first = said(*command, "--plugin", shop / "my_plugin.py", cwd=tmp_path)
+    assert first.count("begins in") == 2 and first.count(": done") == 2
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(OUTSIDE, moved)
+    again = said(*command, cwd=tmp_path, DRCIL_PLUGINS=str(moved / "my_plugin.py"))
+    assert again.count("finished before") == 2, "the place of a plugin makes no other run"
+
+
+def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_path: Path) -> None:
+    options = ("smooth-replay", *TINY, *SHORT, "--plugin", str(shop / "my_plugin.py"), "--out", "killed")
+    killed, whole = tmp_path / "killed", shop / "r"
+    running = subprocess.Popen([sys.executable, "-m", "drcil.cli", "run", *options], cwd=tmp_path)
+    while running.poll() is None and '"task": 2, "stage": "later", "epoch": 2' not in events(killed):
+        time.sleep(0.01)
+    running.kill()
+    assert running.wait() == -signal.SIGKILL, "it was to be killed within task 2"
+    said("resume", "killed", "--quiet", cwd=tmp_path)
+    assert result(killed)["matrix"] == result(whole)["matrix"] and result(killed)["complete"]
+    table = (whole / "losses.csv").read_text()
+    assert (killed / "losses.csv").read_text() == table
+    for stage, epochs in EPOCHS.items():  # One term and the total of each epoch.
+        assert table.count(f"\n{stage.replace(' ', ',')},") == 2 * epochs
+
+
+def events(run: Path) -> str:
+    return (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
+
+
+def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(shop: Path, tmp_path: Path) -> None:
+    shutil.copytree(shop, tmp_path / "copy")
+    config = tmp_path / "copy" / "r" / "config.toml"
+    gone = str(tmp_path / "gone" / "my_plugin.py")
+    config.write_text(config.read_text().replace(str(shop / "my_plugin.py"), gone))
+    refused = complaint("evaluate", "copy/r", "digits-b0-5", cwd=tmp_path)
+    assert refused == (
+        f"drcil: copy/r needs the plugin '{gone}', but there is no such file; install it, or give it with --plugin"
+    )
+    assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)) == result(shop / "r")
+    said("evaluate", "copy/r", "digits-b0-5", "--plugin", "copy/my_plugin.py", cwd=tmp_path)
+
+
+def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
+    for file in OUTSIDE.glob("my_plugin.*"):
+        shutil.copy(file, tmp_path)
+    install(tmp_path, "mine", "my_plugin")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    said("run", "finetune", *TINY, *BRIEF, "--out", "r", cwd=tmp_path, PYTHONPATH=path)
+    assert plugins_of(tmp_path / "r") == ["mine"]
+    assert "needs the plugin 'mine', but there is no such module" in complaint("resume", "r", cwd=tmp_path)
+    listed = json.loads(said("list", "methods", "--json", cwd=tmp_path, PYTHONPATH=path))
+    assert {entry["name"]: entry["origin"] for entry in listed if entry["origin"]} == {"smooth-replay": "mine"}
+
+
+def test_one_that_nothing_is_used_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES))
+    BACKBONES.register("own")(BACKBONES["resnet-digits"])
+    settings, spec = make_settings(method="replay", stream="digits-b0-5"), load_dataset("digits").spec
+    assert needed_by(settings, spec) == ()
+    assert needed_by(settings, replace(spec, backbone="own")) == (__name__,)
+    assert needed_by(settings.model_copy(update={"backbone": "own"}), spec) == (__name__,)
+
+
+def test_a_list_shows_where_a_thing_comes_from(shop: Path) -> None:
+    shown = said("--plugin", "my_plugin.py", "list", "backbones", cwd=shop)
+    rows = {line.split()[0]: line.split()[-1] for line in shown.splitlines() if line.strip()}
+    assert rows["name"] == "origin" and rows["small-cnn"] == "my_plugin.py" and rows["resnet32"] != "my_plugin.py"
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (None, "there is no such file"),
+        ("class Half(:\n", "invalid syntax ({file}, line 1)"),
+        (
+            "from drcil.heads.base import HEADS\nHEADS.register('drc')(object)\n",
+            "head 'drc' is registered twice, by drcil",
+        ),
+    ],
+    ids=["missing", "syntax", "clash"],
+)
+def test_one_that_cannot_be_used_is_told_in_one_line(code: str | None, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    if code is not None:
+        file.write_text(code)
+    line = complaint("list", "heads", "--plugin", "own.py", cwd=tmp_path)
+    assert line.startswith(f"drcil: the plugin '{file}' cannot be ") and told.format(file=file) in line
+
+
+def test_help_imports_no_plugin(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    assert "--backbone" in said("run", "--help", "--plugin", "broken.py", cwd=tmp_path, DRCIL_PLUGINS="broken.py")
