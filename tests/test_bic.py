@@ -18,7 +18,7 @@ from drcil.errors import UserError
 from drcil.heads.corrected import CorrectedHead
 from drcil.keys import generator, randomness
 from drcil.learner import Learner
-from drcil.methods.balanced import held_quota, split_off
+from drcil.methods.balanced import held_counts, split_off
 from drcil.nets.build import build_described_head
 from drcil.nets.net import Net
 from drcil.streams.stream import Stream
@@ -102,39 +102,45 @@ class TestHead:
 
 
 class TestSplit:
-    @given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=6), quota=st.integers(1, 4))
-    def test_it_takes_equally_many_of_every_class_and_leaves_each_class_something(
-        self, counts: list[int], quota: int
+    @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=6))
+    def test_it_takes_so_many_of_every_class_and_leaves_each_class_something(
+        self, asked: list[tuple[int, int]]
     ) -> None:
+        counts, taken = map(list, zip(*asked, strict=True))
         labels = np.repeat(np.arange(len(counts)), counts)
         images = ImageSet(
             ArraySource(torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)), np.arange(len(labels)), labels
         )
-        with randomness("test", str(counts), quota):
-            rest, held = split_off(images, quota)
-        assert held.counts(len(counts)).tolist() == [min(count, quota) for count in counts]
+        with randomness("test", str(asked)):
+            rest, held = split_off(images, np.array(taken))
+        assert held.counts(len(counts)).tolist() == [min(pair) for pair in asked]
         assert {*rest.rows, *held.rows} == {*images.rows}
         both = {labels[row] for row in {*rest.rows} & {*held.rows}}
-        assert both == {label for label, count in enumerate(counts) if count <= quota}
-        left = [count - quota if count > quota else count for count in counts]
-        assert rest.counts(len(counts)).tolist() == left
+        assert both == {label for label, (count, own) in enumerate(asked) if count <= own}
+        assert rest.counts(len(counts)).tolist() == [count - own if count > own else count for count, own in asked]
 
     def test_it_is_random_and_repeated_by_the_generator(self) -> None:
         images = drcil.stream("digits-b0-5")[0].new
         drawn = []
         for seed in (1, 1, 2):
             with randomness("test", seed):
-                drawn.append(split_off(images, 5)[1].rows.tolist())
+                drawn.append(split_off(images, np.array([5, 5]))[1].rows.tolist())
         assert drawn[0] == drawn[1] != drawn[2]
 
     @pytest.mark.parametrize(
-        ("new", "memory", "quota"),
-        [([500, 500], [20, 20, 20], 2), ([500], [9, 40], 1), ([100], [1, 1], 1), ([15], [40], 1)],
+        ("memory", "new", "held"),
+        [
+            ([20, 20, 20], [500, 500], [2, 2, 2, 2, 2]),
+            ([1, 1], [100], [1, 1, 1]),
+            ([9, 40], [500], [1, 4, 4]),
+            ([20, 20], [500, 3, 14], [2, 2, 2, 1, 1]),
+            ([40], [15], [4, 1]),
+        ],
     )
-    def test_the_quota_is_a_tenth_of_the_smallest_class_and_at_least_one(
-        self, new: list[int], memory: list[int], quota: int
+    def test_every_class_gives_a_tenth_of_what_the_memory_has_at_most_or_of_its_own_and_at_least_one(
+        self, memory: list[int], new: list[int], held: list[int]
     ) -> None:
-        assert held_quota(np.array(new), np.array(memory), 0.1) == quota
+        assert held_counts(np.array(memory + new), np.array(memory), 0.1).tolist() == held
 
 
 def learnt(digits: Stream, **options: object) -> tuple[Learner, list[list[Seen]]]:

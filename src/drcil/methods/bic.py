@@ -12,7 +12,7 @@ from ..objectives import class_shares
 from ..schedules import Schedule
 from ..stages import Engine, Group, Stage
 from ..streams.stream import Task
-from .balanced import held_quota, split_off
+from .balanced import held_counts, split_off
 from .base import Method
 from .objectives import cross_entropy, learning_and_keeping
 from .settings import Settings
@@ -26,7 +26,7 @@ class BicSettings(Settings):
     """How the affine pair of the newest task is learnt."""
     temperature: float = Field(gt=0)
     held_share: float = Field(gt=0, lt=1)
-    """Share of the smallest class's images that is held back for the pair, and as many of every other class."""
+    """Share of an old class's images that is held back for the pair, and as many of every new class."""
     corrections: Literal["all", "newest"]
     """Whether the pairs of earlier tasks go on to apply, or only that of the newest task."""
 
@@ -55,8 +55,9 @@ class Bic(Method):
         if own.corrections == "newest":
             head.neutralise()
         head.grow(len(task.classes))
-        counts = task.new.counts(task.total)[task.old :], task.memory.counts(task.old)
-        rest, held = split_off(task.new.join(task.memory), held_quota(*counts, own.held_share))
+        images = task.new.join(task.memory)
+        counts = held_counts(images.counts(task.total), task.memory.counts(task.old), own.held_share)
+        rest, held = split_off(images, counts)
         # (1 - λ) CE(z', y) + λ KD_T(z'_old → z'[:K]), λ = K / N, all logits corrected.
         objective = learning_and_keeping(own.temperature, class_shares(task.old, task.total))
         engine.fit(Stage("later", net, rest, objective, own.later, teachers={"previous": previous}))
