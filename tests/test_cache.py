@@ -167,7 +167,7 @@ def test_an_engine_reads_through_its_cache_and_empties_it_for_a_task(files: list
 def test_sizes_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert EngineSettings.model_validate({"cache": "2GB"}).cache == 2 * 10**9
     assert EngineSettings.model_validate({"cache": "1.5MiB"}).model_dump(mode="json")["cache"] == 3 * 2**19
-    with pytest.raises(UserError, match=r"a cache of 2\d+ bytes cannot be had here .*; give a smaller one"):
+    with pytest.raises(UserError, match=r"cannot allocate a cache of 2\d+ bytes .*; use a smaller one"):
         PictureCache(2 * 10**24)
     monkeypatch.setattr("multiprocessing.get_all_start_methods", lambda: ["spawn"])
     require_forked(0)

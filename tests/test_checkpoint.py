@@ -104,9 +104,9 @@ def test_several_checkpoints_become_models_side_by_side(tmp_path: Path, capsys: 
     assert drcil.load(tmp_path / "m" / "task03").sizes == (2, 2, 2)
     assert main(["import", str(paths[1]), "--out", str(tmp_path / "one")]) == 0
     assert drcil.load(tmp_path / "one").sizes == (2,)
-    with pytest.raises(UserError, match="is a model itself"):
+    with pytest.raises(UserError, match="is itself a model"):
         import_all(paths, tmp_path / "one")
-    with pytest.raises(UserError, match="not the only checkpoint given of task01"):
+    with pytest.raises(UserError, match="several checkpoints are of task01"):
         import_all([paths[1], paths[1]], tmp_path / "twice")
     assert not (tmp_path / "twice").exists()
 
@@ -122,7 +122,7 @@ def test_nothing_is_written_unless_all_can_be_read(tmp_path: Path) -> None:
 def test_a_model_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     random_checkpoint(tmp_path / "good", 1, classes=2)
     import_all([tmp_path / "good"], tmp_path / "m")
-    with pytest.raises(UserError, match="already there"):
+    with pytest.raises(UserError, match="already exists"):
         import_all([tmp_path / "good"], tmp_path / "m")
 
 
@@ -164,9 +164,9 @@ def with_tensors(**changed: Tensor | None) -> Callable[[Path], None]:
     ("change", "told"),
     [
         (lambda path: path.unlink(), "cannot read .*: No such file"),
-        (lambda path: path.write_bytes(b""), "is not a checkpoint, or it has been cut short"),
-        (lambda path: path.write_text("weights"), "is not a checkpoint, or it has been cut short"),
-        (cut_short, "cut short"),
+        (lambda path: path.write_bytes(b""), "is not a checkpoint, or it is truncated"),
+        (lambda path: path.write_text("weights"), "is not a checkpoint, or it is truncated"),
+        (cut_short, "truncated"),
         (one_byte_wrong, "is damaged: the checksum of .* is wrong"),
         (other_archive, "zip archive of something else"),
         (saved({"state_dict": {}, "args": argparse.Namespace()}), "is refused: it holds Python objects"),

@@ -239,7 +239,7 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.
     (tmp_path / "r").write_text("a file")
     assert main(["run", "finetune", "folder:own-b0-2", "--image-size", "16", "--out", "r"]) == 2
     warning = capsys.readouterr().err.splitlines()[0]
-    assert warning.startswith("drcil: warning: 1 file cannot be read and is left out: ")
+    assert warning.startswith("drcil: warning: 1 unreadable file skipped: ")
     assert warning.endswith("broken.png")
 
 
@@ -257,9 +257,9 @@ def test_a_stopped_run_tells_how_to_go_on_and_ends_like_one_that_was_not(
     with monkeypatch.context() as patched:
         patched.setattr("drcil.cli.training.task_line", stop_instead)
         assert main([*TINY, "--out", "r"]) == 130
-    assert capsys.readouterr().err == "drcil: stopped; go on with 'drcil resume r'\n"
+    assert capsys.readouterr().err == "drcil: interrupted; continue with 'drcil resume r'\n"
     assert main(["show", "r"]) == 0
-    assert "go on with 'drcil resume r'" in capsys.readouterr().out
+    assert "continue with 'drcil resume r'" in capsys.readouterr().out
     assert main(["resume", "r", "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)
     assert resumed["complete"] and resumed["matrix"] == whole["matrix"]

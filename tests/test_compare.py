@@ -562,7 +562,7 @@ def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.C
     assert icarl["runs"][0]["failure"].startswith(why) and icarl["avg"] is None
     assert replay["avg"] == finetune["avg"] == {"mean": finetuned.result()["avg"], "error": None}
     assert finetune["runs"][0]["directory"] == str(finetuned.directory)
-    assert "finetune, seed 0: finished before, in runs/finetune-digits-b0-5-seed0\n" in output.err
+    assert "finetune, seed 0: reused from runs/finetune-digits-b0-5-seed0\n" in output.err
     assert "replay, seed 0: task 2/2 done" in output.err
     place = tmp_path / "comparisons" / "digits-b0-5"
     names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "logs", ".lock"}
@@ -584,11 +584,11 @@ def test_a_comparison_begins_runs_that_anyone_can_resume(
     child.close()
     assert entry.begun and Run.open(entry.directory).settings == settings
     assert is_finished(Run.open(entry.directory))
-    assert "1 file cannot be read and is left out" in (tmp_path / "logs" / f"{entry.directory.name}.log").read_text()
+    assert "1 unreadable file skipped" in (tmp_path / "logs" / f"{entry.directory.name}.log").read_text()
     before = (entry.directory / "result.json").read_bytes()
     assert main(["resume", str(entry.directory), "--quiet"]) == 0
     assert (entry.directory / "result.json").read_bytes() == before
-    assert capsys.readouterr().err.startswith("drcil: warning: 1 file cannot be read and is left out")
+    assert capsys.readouterr().err.startswith("drcil: warning: 1 unreadable file skipped")
 
 
 def test_why_a_process_ended(tmp_path: Path) -> None:

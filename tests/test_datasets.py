@@ -231,7 +231,7 @@ class TestImageNet:
         assert sorted(drawn)[first] == "n03710193"
 
     def test_missing_directories_are_named(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"imagenet100 is not there: .*imagenet/train is not a directory"):
+        with pytest.raises(UserError, match=r"ImageNet not found: .*imagenet/train is not a directory"):
             load_dataset("imagenet100", tmp_path)
         for split in ("train", "val"):
             (tmp_path / "imagenet" / split / "n01729322").mkdir(parents=True)

@@ -39,7 +39,7 @@ def test_a_place_below_a_file_cannot_be_written(tmp_path: Path) -> None:
         lambda: disk.write_directory(tmp_path / "file" / "deep", lambda directory: None),
         lambda: disk.append_line(tmp_path / "file" / "log", "line"),
     ):
-        with pytest.raises(UserError, match=r"^cannot write .*: Not a directory; what was saved before is intact$"):
+        with pytest.raises(UserError, match=r"^cannot write .*: Not a directory; earlier files are intact$"):
             write()
     with (
         pytest.raises(UserError, match="Not a directory"),

@@ -101,7 +101,7 @@ def test_other_classes_are_told_by_name(tmp_path: Path, capsys: pytest.CaptureFi
     learner.learn(np.zeros((6, 8, 8), dtype=np.uint8), ["cat", "dog"] * 3)
     learner.save(tmp_path / "m")
     assert main(["evaluate", str(tmp_path / "m"), "digits-b0-5"]) == 2
-    assert "the model knows the class 'cat', which stream 'digits-b0-5' does not have" in capsys.readouterr().err
+    assert "the model has the class 'cat', which is not in stream 'digits-b0-5'" in capsys.readouterr().err
 
 
 def test_grey_images_are_not_for_a_model_of_coloured_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_a_part_longer_than_the_file_is_begun_again(server: Server, home: Archiv
 
 
 def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"is not the expected file .md5 {md5(ARCHIVE)}, expected 0000"):
+    with pytest.raises(UserError, match=f"is not the expected one .md5 {md5(ARCHIVE)}, expected 0000"):
         download(server.url, tmp_path / "x.tar.gz", "0000")
     assert list(tmp_path.iterdir()) == []
 

@@ -94,8 +94,8 @@ class TestLayouts:
             (["a/1.png"], "class 'a' has a single image"),
             (["a/1.png", "a/2.png", "b/readme.md"], "class 'b' has no readable image in"),
             (["train/a/1.png"], "neither test/CLASS nor val/CLASS"),
-            (["train/a/1.png", "val/a/1.png", "val/b/1.png"], "classes in .*val that .*train has not: b"),
-            (["train/a/1.png", "train/b/1.png", "test/a/1.png"], "classes in .*train that .*test has not: b"),
+            (["train/a/1.png", "val/a/1.png", "val/b/1.png"], "classes in .*val that are missing in .*train: b"),
+            (["train/a/1.png", "train/b/1.png", "test/a/1.png"], "classes in .*train that are missing in .*test: b"),
         ],
     )
     def test_what_cannot_be_used_is_one_sentence(self, tmp_path: Path, files: list[str], sentence: str) -> None:

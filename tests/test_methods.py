@@ -159,7 +159,5 @@ def test_settings_given_by_hand_go_before_the_recipe_and_are_checked() -> None:
     assert settings.model_dump()["temperature"] == 3
     with pytest.raises(UserError, match=r"unknown setting of 'icarl' 'later.epoch'; did you mean 'later.epochs'\?"):
         resolve_settings(spec, "digits", {"later.epoch": 7})
-    with pytest.raises(
-        UserError, match=r"setting of 'icarl' is not usable: 'later.lr' cannot be -1: input should be gr"
-    ):
+    with pytest.raises(UserError, match=r"invalid setting of 'icarl': 'later.lr' cannot be -1: input should be gr"):
         resolve_settings(spec, "digits", {"later.lr": -1})

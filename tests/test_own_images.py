@@ -84,7 +84,7 @@ class TestImagesFrom:
     @pytest.mark.parametrize(
         ("images", "sentence"),
         [
-            ([], "there are no images"),
+            ([], "no images were given"),
             (PIXELS[0, 0], r"cannot be read from a ndarray of shape \(32, 3\)"),
             (3, "cannot be read from a int"),
             ([3], "an image cannot be a int"),

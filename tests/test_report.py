@@ -128,7 +128,7 @@ def test_plain_progress_is_a_line_per_stage() -> None:
     measured, trained, restored = console.file.getvalue().splitlines()
     assert measured == "task 2/2 later: validation accuracy 87.65 % after epoch 1"
     assert trained.startswith("task 2/2 later: 2 epochs in 3.2 s, classification 0.500 distillation 0.250 total 0.750")
-    assert restored == "task 2/2 later: restored, it was finished before"
+    assert restored == "task 2/2 later: restored from an earlier process"
 
 
 def test_the_bar_fits_eighty_columns() -> None:

@@ -194,7 +194,9 @@ def test_settings_cannot_change_halfway(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         assert before.count(old) == 1
         config.write_text(before.replace(old, new))
-        with pytest.raises(UserError, match=rf"cannot go on: '{name}' in its config.toml is not what it was when task"):
+        with pytest.raises(
+            UserError, match=rf"cannot be resumed: '{name}' in its config.toml is not what it was when task"
+        ):
             Run.open(run.directory).go()
     config.write_text(before)
     other = plan_run(run.settings, make_stream("digits-b0-5", order_seed=5))
@@ -245,7 +247,7 @@ def test_a_recipe_cannot_change_once_a_task_is_learnt(own_recipe: Path, tmp_path
     run = make_run(tmp_path / "run", "own")
     Watch().session(run.directory, (StepDone, 2, 2))
     change_margin(own_recipe)
-    with pytest.raises(UserError, match=r"cannot go on: 'margin' .* is not what it was when task 1 was learnt"):
+    with pytest.raises(UserError, match=r"cannot be resumed: 'margin' .* is not what it was when task 1 was learnt"):
         Run.open(run.directory).go()
 
 
@@ -321,7 +323,9 @@ def test_images_cannot_change_halfway(photographs: Path, tmp_path: Path) -> None
     run = make_run(tmp_path / "run", "finetune", stream=f"folder:{photographs}-b0-2", **SMALL)
     Watch().session(run.directory, (TaskReport, 1, 1))
     rename_one(photographs)
-    sentence = r"run cannot go on: the images of 'folder:.*' are not the ones that task 1 was learnt from; start a new"
+    sentence = (
+        r"run cannot be resumed: the images of 'folder:.*' are not the ones that task 1 was learnt from; start a new"
+    )
     with pytest.raises(UserError, match=sentence):
         run.go()
 
@@ -391,7 +395,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(tmp_path: Path
     before = snapshot.read_bytes()
     with small_disk(len(before) // 2), pytest.raises(UserError) as caught:
         full.go()
-    assert str(caught.value) == f"cannot write {snapshot}: File too large; what was saved before is intact"
+    assert str(caught.value) == f"cannot write {snapshot}: File too large; earlier files are intact"
     assert snapshot.read_bytes() == before
     assert [file.name for file in snapshot.parent.iterdir()] == [snapshot.name]
     full.go()

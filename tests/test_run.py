@@ -63,7 +63,7 @@ def test_without_a_place_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.M
 
 def test_nothing_that_is_there_is_touched(tmp_path: Path) -> None:
     begin_run(SETTINGS, tmp_path / "run")
-    with pytest.raises(UserError, match=r"run already holds a run; 'drcil resume .*run' goes on with it"):
+    with pytest.raises(UserError, match=r"run already contains a run; continue it with 'drcil resume .*run'"):
         begin_run(SETTINGS, tmp_path / "run")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").write_text("")

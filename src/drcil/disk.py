@@ -166,4 +166,4 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write {path}: {error.strerror or error}; what was saved before is intact")
+    return UserError(f"cannot write {path}: {error.strerror or error}; earlier files are intact")

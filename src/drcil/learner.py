@@ -71,7 +71,7 @@ class Learner:
         listener: Listener = silence,
         journal: Journal | None = None,
     ) -> Learner:
-        """The learner that goes on teaching a model."""
+        """The learner that continues with a model."""
         learner = cls.__new__(cls)
         learner._set_up(ModelOptions(model.name), model, engine or EngineSettings(), listener, journal)
         return learner
@@ -223,7 +223,7 @@ def load_learner(path: str | Path, data_dir: Path | None = None, **engine: Any) 
 def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
     """Engine settings from keyword arguments, with errors for people."""
     if "threads" in given:
-        raise UserError("threads are a matter of the whole process; call drcil.configure(threads=…)")
+        raise UserError("'threads' applies to the whole process; call drcil.configure(threads=…)")
     try:
         return EngineSettings(**given)
     except ValidationError as error:

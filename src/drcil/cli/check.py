@@ -13,7 +13,8 @@ from .output import console
 def check(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="See 'drcil list methods'.")],
     laws: Annotated[
-        list[str] | None, typer.Option("--law", metavar="NAME", help="Only this law; repeatable.", show_default="all")
+        list[str] | None,
+        typer.Option("--law", metavar="NAME", help="Check only this law; repeatable.", show_default="all"),
     ] = None,
     backbone: options.Backbone = None,
     data: options.Data = None,

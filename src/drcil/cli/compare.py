@@ -32,7 +32,10 @@ def compare(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="A setting that all methods have.", rich_help_panel=options.WHAT
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting that all methods share; repeatable.",
+            rich_help_panel=options.WHAT,
         ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.", rich_help_panel=options.WHERE)] = 1,
@@ -45,7 +48,7 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A directory for the tables, with the runs below it.",
+            help="Directory for the tables and the runs.",
             show_default="comparisons/NAME, and runs",
             rich_help_panel=options.SHOWN,
         ),
@@ -55,7 +58,7 @@ def compare(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare methods on a stream. Runs that are finished are read, those that were stopped go on."""
+    """Compare methods on a stream. Finished runs are reused; interrupted runs resume."""
     from ..report.board import board
     from ..report.comparison import comparison_table, summarise
     from ..runs.begin import RUNS
@@ -109,10 +112,10 @@ def compare(
             with board(screen, quiet) as display:
                 for entry in entries:
                     if entry.result is not None:
-                        display.say(f"{entry.name}: finished before, in {entry.directory}")
+                        display.say(f"{entry.name}: reused from {entry.directory}")
                 carry_out(entries, jobs, lambda entry: start_run(entry, present, place / LOGS), display)
         except KeyboardInterrupt:
-            raise Interrupted("stopped; the same command goes on from here") from None
+            raise Interrupted("interrupted; run the same command again to continue") from None
         summaries = summarise(
             [entry.outcome(method) for method in methods for entry in entries if method in entry.readings]
         )

@@ -18,7 +18,7 @@ _Data = Annotated[Path | None, typer.Option(envvar="DRCIL_DATA", help="Where dat
 
 @app.command()
 def check(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
-    """Look at a dataset: checksums, sizes, and every file that is on disk. Exit code 1 if something is damaged."""
+    """Verify a dataset: checksums, sizes and every file on disk. Exit code 1 if something is damaged."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from ..data.datasets.check import check_dataset
@@ -38,7 +38,7 @@ def check(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
 
 @app.command()
 def fetch(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
-    """Download a dataset from its home. What is there and right is left alone; what broke off is continued."""
+    """Download a dataset. Valid files are kept; partial downloads resume."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     from ..data.datasets.fetch import fetch as download

@@ -23,13 +23,13 @@ def evaluate(
         Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(help="Which scores to measure.", show_default="the run's, else the primary one")
+        str | None, typer.Option(help="Readout to evaluate.", show_default="the run's, else the first")
     ] = None,
     order_seed: Annotated[
         int | None, typer.Option(help="Seed of the class order.", show_default="the run's, else 1993")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Of one operation on the CPU.", show_default="all cores")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:

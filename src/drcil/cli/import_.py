@@ -12,10 +12,12 @@ from .options import Plugin
 
 def import_checkpoints(
     checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT", help="The authors' .pth.tar files.")],
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="The model; of several, their parent.")],
+    out: Annotated[
+        Path, typer.Option(metavar="MODEL", help="The model directory; for several checkpoints, its parent.")
+    ],
     plugin: Plugin = None,
 ) -> None:
-    """Read the DRC authors' published CIFAR-100 checkpoints as models.
+    """Import the DRC authors' published CIFAR-100 checkpoints as models.
 
     Of several, each becomes MODEL/taskNN, by the task it was written after.
     """

@@ -1,4 +1,4 @@
-"""``drcil resume``: go on with a run that was stopped."""
+"""``drcil resume``: continue an interrupted run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .options import Plugin
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
     plugin: Plugin = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, all else to stderr.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the result, no progress.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the result.")] = False,
 ) -> None:
-    """Go on with a stopped run; it ends as if nothing had happened."""
+    """Continue an interrupted run. The result is the same as without the interruption."""
     from ..runs.run import Run
     from .training import make_plan, train
 

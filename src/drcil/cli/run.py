@@ -55,14 +55,14 @@ def run(
     ] = None,
     eval_every: Annotated[
         int | None,
-        typer.Option(metavar="EPOCHS", help="Also measure every so many epochs.", rich_help_panel=options.SHOWN),
+        typer.Option(metavar="EPOCHS", help="Also evaluate every so many epochs.", rich_help_panel=options.SHOWN),
     ] = None,
     listener: options.Listener = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Learn a stream with a method, in a run directory of its own."""
+    """Learn a stream with a method, in a new run directory."""
     from ..runs.begin import begin_run
     from .training import make_plan, train
 

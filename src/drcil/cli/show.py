@@ -13,9 +13,7 @@ from .output import console, print_json
 
 def show(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
-    readout: Annotated[
-        str | None, typer.Option(help="Which scores come first.", show_default="as the run was begun")
-    ] = None,
+    readout: Annotated[str | None, typer.Option(help="Readout to show first.", show_default="the run's")] = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -34,4 +32,4 @@ def show(
     screen.print(task_table(result))
     screen.print(summary_table(result))
     if not result["complete"]:
-        screen.print(f"not finished; go on with 'drcil resume {directory}'", markup=False, soft_wrap=True)
+        screen.print(f"not finished; continue with 'drcil resume {directory}'", markup=False, soft_wrap=True)

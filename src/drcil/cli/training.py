@@ -27,8 +27,8 @@ def load(settings: RunSettings) -> Stream:
     skipped = skipped_files(stream.dataset)
     if skipped:
         more = ", …" if len(skipped) > _NAMED_FILES else ""
-        files = "1 file cannot be read and is" if len(skipped) == 1 else f"{len(skipped)} files cannot be read and are"
-        warn(f"{files} left out: {', '.join(skipped[:_NAMED_FILES])}{more}")
+        files = "1 unreadable file" if len(skipped) == 1 else f"{len(skipped)} unreadable files"
+        warn(f"{files} skipped: {', '.join(skipped[:_NAMED_FILES])}{more}")
     return stream
 
 
@@ -60,7 +60,7 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
         with nullcontext(silence) if quiet else showing(screen, plan.work) as listener:
             result = run.go(plan, listener, after_task)
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; go on with 'drcil resume {run.directory}'") from None
+        raise Interrupted(f"interrupted; continue with 'drcil resume {run.directory}'") from None
     plot_curve([result], run.directory / CURVE)
     if json:
         print_json(result)

@@ -50,7 +50,7 @@ def images_from(images: Any, size: int | None = None, channels: int | None = Non
         shape = f" of shape {images.shape}" if isinstance(images, np.ndarray) else ""
         raise UserError(f"images cannot be read from a {type(images).__name__}{shape}; {_ACCEPTED}")
     if not len(images):
-        raise UserError(f"there are no images in what was given; {_ACCEPTED}")
+        raise UserError(f"no images were given; {_ACCEPTED}")
     if all(isinstance(image, str | os.PathLike) for image in images):
         return _from_paths(images, size, channels)
     return stack([to_picture(image) for image in images], size, channels)

@@ -32,7 +32,7 @@ def resolve_settings(
     try:
         return spec.build.Settings.model_validate(values).scaled(epochs_scale)
     except ValidationError as error:
-        raise UserError(f"a setting of '{spec.name}' is not usable: {explain(error)}") from None
+        raise UserError(f"invalid setting of '{spec.name}': {explain(error)}") from None
 
 
 def setting_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -68,14 +68,14 @@ def import_all(paths: Sequence[Path], out: Path) -> list[Path]:
     if len(paths) == 1:
         places = [out]
     elif (out / STATE).is_file():
-        raise UserError(f"{out} is a model itself; choose another place for several")
+        raise UserError(f"{out} is itself a model; choose another --out for several checkpoints")
     else:
         places = [out / f"task{len(model.sizes):02d}" for model in models]
-    for path, place in zip(paths, places, strict=True):
+    for place in places:
         if places.count(place) > 1:
-            raise UserError(f"{path} is not the only checkpoint given of {place.name}; give one of each task")
+            raise UserError(f"several checkpoints are of {place.name}; give one of each task")
         if place.exists():
-            raise UserError(f"{place} is already there; choose another --out, or remove it first")
+            raise UserError(f"{place} already exists; choose another --out, or remove it first")
     for model, place in zip(models, places, strict=True):
         save_model(model, place)
     return places
@@ -142,7 +142,7 @@ def _load(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
-        raise UserError(f"{path} is not a checkpoint, or it has been cut short: it is no whole zip archive") from None
+        raise UserError(f"{path} is not a checkpoint, or it is truncated: it is not a complete zip archive") from None
     if damaged is not None:
         raise UserError(f"{path} is damaged: the checksum of {damaged} in it is wrong")
     try:

@@ -39,7 +39,7 @@ class ModelOptions:
         if self.memory is not None and Budget.parse(self.memory) != Budget.parse(demanded or self.memory):
             raise UserError(
                 f"'{self.method}' has a memory of '{Budget.parse(demanded or self.memory)}' by definition, so a memory "
-                f"of '{self.memory}' is not possible; leave it out, or choose another method"
+                f"of '{self.memory}' is not possible; omit it, or choose another method"
             )
 
 

@@ -47,7 +47,7 @@ class Lines:
 
     def _end_of(self, event: StageDone) -> str:
         if event.restored:
-            return "restored, it was finished before"
+            return "restored from an earlier process"
         epochs = "1 epoch" if self._epochs == 1 else f"{self._epochs} epochs"
         parts = [f"{epochs} in {event.seconds:.1f} s", _listed(self._losses)]
         left = self._forecast.seconds_left()

@@ -1,4 +1,4 @@
-"""The one way to begin a run: a directory with its settings. What goes on with a stopped run carries it out."""
+"""The one way to begin a run: a directory with its settings. Resuming it carries it out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
     if directory is None:
         directory = unused(RUNS / settings.name)
     elif (directory / CONFIG).exists():
-        raise UserError(f"{directory} already holds a run; 'drcil resume {directory}' goes on with it")
+        raise UserError(f"{directory} already contains a run; continue it with 'drcil resume {directory}'")
     elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
         raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
     write_settings(settings, directory / CONFIG)

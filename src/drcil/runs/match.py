@@ -20,7 +20,7 @@ def require_match(model: Model, stream: Stream, order_seed: int) -> None:
     """The model must have learnt the stream's first tasks: the same classes, in the same order and portions."""
     strange = [name for name in model.classes if name not in stream.classes]
     if strange:
-        raise UserError(f"the model knows the class '{strange[0]}', which stream '{stream.name}' does not have")
+        raise UserError(f"the model has the class '{strange[0]}', which is not in stream '{stream.name}'")
     for label, (name, expected) in enumerate(zip(model.classes, stream.classes, strict=False)):
         if name != expected:
             raise UserError(

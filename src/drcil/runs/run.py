@@ -149,7 +149,7 @@ class Run:
             require_match(model, stream, own.order_seed)
             if read_state(done[-1]).get(DATA_DIGEST, digest) != digest:
                 raise UserError(
-                    f"{self.directory} cannot go on: the images of '{stream.name}' are not the ones that task "
+                    f"{self.directory} cannot be resumed: the images of '{stream.name}' are not the ones that task "
                     f"{len(done)} was learnt from; start a new run, or restore them"
                 )
         return Learner.of(model, own.engine, listener, journal)
@@ -163,7 +163,7 @@ class Run:
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if changed:
             raise UserError(
-                f"{self.directory} cannot go on: '{changed[0]}' in its {CONFIG} is not what it was when task "
+                f"{self.directory} cannot be resumed: '{changed[0]}' in its {CONFIG} is not what it was when task "
                 f"{len(state.tasks)} was learnt; start a new run, or restore the file"
             )
 

@@ -39,7 +39,7 @@ class StreamSettings:
         """The number of classes of each task, for a dataset of this many classes."""
         if self.base > classes or (self.steps and self.base == classes):
             raise UserError(
-                f"stream '{stream_name(self)}' starts with {self.base} classes, but the dataset has {classes} in all: "
+                f"stream '{stream_name(self)}' starts with {self.base} classes, but the dataset has only {classes}: "
                 "choose a smaller base, or 'b0' for tasks of equal size"
             )
         step = self.step_size or self._step_size(classes - self.base)
@@ -90,7 +90,7 @@ def stream_name(settings: StreamSettings) -> str:
 def class_order(classes: int, seed: int) -> tuple[int, ...]:
     """The order in which a seed presents the classes: numpy's legacy permutation, as the field's programs draw it."""
     if not 0 <= seed < 2**32:
-        raise UserError(f"order seed {seed} is not usable: give a number from 0 to {2**32 - 1}")
+        raise UserError(f"invalid order seed {seed}: give a number from 0 to {2**32 - 1}")
     return tuple(np.random.RandomState(seed).permutation(classes).tolist())
 
 

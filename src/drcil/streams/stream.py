@@ -184,7 +184,7 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Int64:
     A class always keeps a training image; one that is too small gives none.
     """
     if not 0 <= share < 1:
-        raise UserError(f"a validation share of {share} is not usable: give a number from 0 up to, not including, 1")
+        raise UserError(f"invalid validation share {share}: give a number from 0 up to, not including, 1")
     chosen = [np.zeros(0, dtype=np.int64)]
     for label in range(len(dataset.classes) if share else 0):
         images = np.flatnonzero(dataset.train.labels == label)

@@ -1,4 +1,4 @@
-"""Many runs side by side: what is finished is read, what was stopped goes on, the rest is begun.
+"""Many runs side by side: finished ones are reused, interrupted ones resume, the rest start.
 
 Every run is a process of its own, so that one that fails leaves the others alone.
 """
@@ -61,7 +61,7 @@ def carry_out(entries: Sequence[Entry], jobs: int, start: Callable[[Entry], Work
         while waiting or working:
             while waiting and len(working) < jobs:
                 entry = waiting.pop(0)
-                display.say(f"{entry.name}: {'goes on' if entry.begun else 'begins'} in {entry.directory}")
+                display.say(f"{entry.name}: {'resumes' if entry.begun else 'starts'} in {entry.directory}")
                 # The follower first, so that it misses nothing.
                 follower = Follower(entry.directory)
                 try:

@@ -156,6 +156,6 @@ def require_compiler(device: torch.device) -> None:
     except RuntimeError as error:
         why = str(error).strip().partition("\n")[0]
         raise UserError(
-            f"--compile cannot be used on this machine ({why}); install a compiler (of C++ for the CPU, Triton for "
-            f"CUDA), or leave it out"
+            f"--compile cannot be used on this machine ({why}); install a compiler (C++ for the CPU, Triton for "
+            f"CUDA), or omit --compile"
         ) from error

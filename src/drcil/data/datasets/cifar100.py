@@ -91,8 +91,8 @@ def _from_folder(path: Path, archive: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise UserError(
-            f"cifar100 is not there: neither the file {path} nor {archive} exists; "
-            f"'drcil data fetch cifar100' downloads it, --data or DRCIL_DATA says where it is"
+            f"CIFAR-100 not found: there is neither {path} nor {archive}. "
+            "Run 'drcil data fetch cifar100', or set --data"
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None

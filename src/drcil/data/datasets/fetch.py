@@ -57,7 +57,7 @@ def download(url: str, target: Path, md5: str, progress: Progress | None = None)
     found = _md5(part)
     if found != md5:
         part.unlink(missing_ok=True)
-        raise UserError(f"what {url} sent is not the expected file (md5 {found}, expected {md5}); it was thrown away")
+        raise UserError(f"the file from {url} is not the expected one (md5 {found}, expected {md5}); it was deleted")
     os.replace(part, target)
 
 
@@ -84,7 +84,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
             done = _copy(response, file, have, total, progress)
     if total is not None and done < total:
         raise UserError(
-            f"the connection to {url} broke after {done} of {total} bytes; the same command goes on from there"
+            f"the connection to {url} broke after {done} of {total} bytes; run the same command again to resume"
         )
 
 

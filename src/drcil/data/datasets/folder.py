@@ -94,7 +94,9 @@ def _common_classes(train: Path, test: Path) -> list[str]:
         (test, train, sorted(set(tested) - set(known))),
     ):
         if extra:
-            raise UserError(f"classes in {here} that {there} has not: {_some(extra)}; both must have the same classes")
+            raise UserError(
+                f"classes in {here} that are missing in {there}: {_some(extra)}; both must have the same classes"
+            )
     return known
 
 

@@ -72,8 +72,8 @@ def _home(name: str, root: Path | None) -> Path:
     for split in ("train", "val"):
         if not os.path.isdir(home / split):
             raise UserError(
-                f"{name} is not there: {home / split} is not a directory; put ImageNet's class directories in it, "
-                f"or say with --data or DRCIL_DATA where 'imagenet' is"
+                f"ImageNet not found: {home / split} is not a directory. Put the class directories there, "
+                f"or set --data to the directory that contains 'imagenet'"
             )
     return home
 

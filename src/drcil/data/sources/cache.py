@@ -35,7 +35,7 @@ class PictureCache:
         try:
             self._arena = np.frombuffer(mmap.mmap(-1, budget), dtype=np.uint8)
         except (OSError, OverflowError, ValueError) as error:
-            raise UserError(f"a cache of {budget} bytes cannot be had here ({error}); give a smaller one") from None
+            raise UserError(f"cannot allocate a cache of {budget} bytes ({error}); use a smaller one") from None
         self._used = (forking() or multiprocessing.get_context()).Value("q", 0)
         self._tables: dict[int, tuple[Source, Int64]] = {}
 

@@ -108,11 +108,10 @@ class FileSource(PictureSource):
             try:
                 files = FileList.scan(description["root"], description["directories"])
             except UserError as error:
-                raise UserError(f"the images of {description['root']} are gone: {error}") from None
+                raise UserError(f"images not found in {description['root']}: {error}") from None
             if files.digest() != description["digest"]:
                 raise UserError(
-                    f"the files in {description['root']} are not the ones they were: "
-                    f"images were added, removed or renamed since"
+                    f"the files in {description['root']} have changed: images were added, removed or renamed since"
                 )
         return cls(files, description["size"], description["resize"], description["channels"])
 
