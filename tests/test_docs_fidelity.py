@@ -14,7 +14,7 @@ from drcil.methods.resolve import resolve_settings, setting_keys
 HERE = Path(__file__).resolve().parent
 PAGE = (HERE.parent / "docs" / "fidelity.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\|(?:[^|]+\|){3} `(?P<setting>[\w.]+)` \| `(?P<paper>\S+)` \| `(?P<program>\S+)` \|", re.MULTILINE)
-NOT_AT_ISSUE = {"head", "remedies", "alpha"}
+NOT_AT_ISSUE = {"augment", "head", "remedies", "alpha"}
 """What paper and program agree on, and the text says."""
 
 

@@ -86,11 +86,11 @@ def test_a_run_is_evaluated_without_naming_it_again(shop: Path) -> None:
 def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Path, tmp_path: Path) -> None:
     command = ("compare", "smooth-replay", "replay", *TINY[:-1], *BRIEF)
     first = said(*command, "--plugin", shop / "my_plugin.py", cwd=tmp_path)
-    assert first.count("begins in") == 2 and first.count(": done") == 2
+    assert first.count("starts in") == 2 and first.count(": done") == 2
     moved = tmp_path / "elsewhere"
     shutil.copytree(OUTSIDE, moved)
     again = said(*command, cwd=tmp_path, DRCIL_PLUGINS=str(moved / "my_plugin.py"))
-    assert again.count("finished before") == 2, "the place of a plugin makes no other run"
+    assert again.count("reused from") == 2, "the place of a plugin makes no other run"
 
 
 def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_path: Path) -> None:

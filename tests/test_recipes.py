@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drcil.data.datasets.dataset import DATASETS
+from drcil.data.datasets.load import load_dataset
+from drcil.data.sources.imageset import ImageShape
 from drcil.errors import UserError
 from drcil.learner import Learner
-from drcil.methods import METHODS
+from drcil.methods import METHODS, Architecture
 from drcil.methods.resolve import resolve_settings
+from drcil.models.model import Model
 from drcil.recipes import load_profile, load_recipe
 from drcil.runs.settings import make_settings
 from drcil.schedules import Schedule
-from drcil.streams.memory import first_of_each_class
+from drcil.streams.budget import Budget
+from drcil.streams.memory import Memory, first_of_each_class
 from drcil.streams.stream import make_stream
 
 # fmt: off
@@ -214,3 +219,19 @@ def test_a_recipe_that_cannot_be_used_is_told(tmp_path: Path, content: str | Non
         path.write_text(content)
     with pytest.raises(UserError, match=told):
         load_recipe(path, "digits")
+
+
+def test_a_recipe_names_an_augmentation_that_the_user_may_override(tmp_path: Path) -> None:
+    """By hand before the recipe, the recipe before the data."""
+    text = files("drcil.recipes").joinpath("replay.toml").read_text()
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(f'{text}\n[streams.digits-b0-5]\naugment = "none"\n')
+    spec = replace(METHODS["replay"], recipe=recipe)
+    named = resolve_settings(spec, "digits", {}, stream="digits-b0-5")
+    other = resolve_settings(spec, "digits", {}, stream="digits-b0-2")
+    assert (named.augment, other.augment) == ("none", None)
+    digits = load_dataset("digits").spec
+    for settings, given, expected in ((named, None, "none"), (named, "crop", "crop"), (other, None, digits.augment)):
+        method = spec.build(settings, Architecture("resnet-digits", channels_in=1))
+        shape = ImageShape(channels=1, size=8, in_memory=True)
+        assert Model("replay", method, digits, shape, Memory(Budget()), given).augmentation == expected

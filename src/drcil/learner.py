@@ -117,7 +117,7 @@ class Learner:
     @cached_property
     def engine(self) -> TrainingEngine:
         model = self.model
-        augment = build_augment(model.augment or model.data.augment, model.data, model.shape.in_memory)
+        augment = build_augment(model.augmentation, model.data, model.shape.in_memory)
         return TrainingEngine(
             self._engine_settings, self._inference, augment, model.seed, self._journal, self._listener
         )

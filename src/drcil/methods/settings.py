@@ -12,6 +12,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    augment: str | None = None
+    """The training augmentation; None: that of the data."""
+
     def schedules(self) -> dict[str, Schedule]:
         return {name: value for name, value in self if isinstance(value, Schedule)}
 

@@ -54,7 +54,7 @@ class Model:
     shape: ImageShape
     memory: Memory
     augment: str | None = None
-    """None: as the data says."""
+    """None: as the recipe or the data says."""
     seed: int = 0
     readout: str | None = None
     """The readout that leads; None: the method's first."""
@@ -62,6 +62,11 @@ class Model:
     """Number of classes each learnt task brought."""
     classes: tuple[str, ...] = ()
     """Names of the classes learnt, by label."""
+
+    @property
+    def augmentation(self) -> str:
+        """The name of the training augmentation: as was asked for, else as the recipe or the data says."""
+        return self.augment or self.method.settings.augment or self.data.augment
 
     def readouts(self) -> Mapping[str, Readout]:
         """The ways to read class scores, the leading one first."""

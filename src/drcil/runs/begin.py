@@ -50,7 +50,7 @@ def plugins_of(own: RunSettings, spec: DataSpec) -> tuple[str, ...]:
     return needed_plugins(
         (METHODS, own.method),
         (DATASETS, parse_stream(own.stream).dataset.partition(":")[0]),
-        (AUGMENTS, own.augment or spec.augment),
+        (AUGMENTS, own.augment or own.settings.get("augment") or spec.augment),
         (BACKBONES, own.backbone or spec.backbone),
         (HEADS, own.settings.get("head", METHODS[own.method].head)),
         *((LISTENERS, name) for name in own.listeners),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import unknown
-from ..methods import Method
+from ..models.model import Model
 from ..streams.stream import Stream
 from .settings import RunSettings
 
@@ -18,7 +18,7 @@ def make_result(
     stream: Stream,
     metrics: dict[str, dict[str, Any]],
     states: list[dict[str, Any]],
-    method: Method,
+    model: Model,
     versions: dict[str, str],
 ) -> dict[str, Any]:
     """The result of the finished tasks, led by the readout that the settings name."""
@@ -39,11 +39,11 @@ def make_result(
         "profile": settings.profile,
         "settings": {
             "memory": states[-1]["memory"]["budget"],
-            "backbone": method.architecture.backbone,
+            "backbone": model.method.architecture.backbone,
             "image_size": states[-1]["images"]["size"],
             "epochs_scale": settings.epochs_scale,
-            "augment": settings.augment or stream.dataset.spec.augment,
-            "method": method.settings.model_dump(mode="json"),
+            "augment": model.augmentation,
+            "method": model.method.settings.model_dump(mode="json"),
         },
         "classes": states[-1]["classes"],
         "tasks": states[-1]["tasks"],

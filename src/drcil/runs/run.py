@@ -211,7 +211,7 @@ class Run:
         """Put the figures of the finished tasks in their place; the same as an object."""
         states = [read_state(task) for task in self.finished_tasks()]
         metrics = self.report(stream).metrics
-        result = make_result(self.settings, stream, metrics, states, learner.method, environment()["versions"])
+        result = make_result(self.settings, stream, metrics, states, learner.model, environment()["versions"])
         write_json(self.directory / RESULT, result)
         return result
 
