@@ -136,7 +136,7 @@ def test_the_description_tells_a_reader_what_the_model_is(tmp_path: Path) -> Non
     teach_stream(learner, 1)
     learner.save(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
-    assert state["format"] == 1
+    assert state["format"] == 2
     assert state["method"] == "icarl"
     assert state["classes"] == ["4", "2", "7", "6"]
     assert state["tasks"] == [2, 2]
@@ -225,13 +225,13 @@ def _lose_a_tensor(model: Path) -> None:
 
 
 def _tear(model: Path) -> None:
-    (model / "state.json").write_text('{"format": 1,')
+    (model / "state.json").write_text('{"format": 2,')
 
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (_change(format=2), r"has model format 2; this version of drcil reads format 1"),
+        (_change(format=1), r"has model format 1; this version of drcil reads format 2"),
         (_change(method="icrl"), r"unknown method 'icrl'; did you mean 'icarl'"),
         (_change(settings={"first": 3}), r"state.json does not describe a model: 'first'"),
         (_change(tasks="two"), r"state.json does not describe a model: 'tasks' cannot be 'two'"),

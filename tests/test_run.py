@@ -85,9 +85,9 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
         Run.open(tmp_path)
     config = tmp_path / "config.toml"
     for text, sentence in (
-        ("format = 9", "has run format 9; this version of drcil reads format 1"),
+        ("format = 9", "has run format 9; this version of drcil reads format 2"),
         ("format =", "config.toml cannot be read"),
-        ('format = 1\nmethod = "replay"', "invalid run option: 'stream' is missing"),
+        ('format = 2\nmethod = "replay"', "invalid run option: 'stream' is missing"),
     ):
         config.write_text(text)
         with pytest.raises(UserError, match=sentence):

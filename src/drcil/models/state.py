@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..methods import Architecture
 from ..validation import explain
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state.json"
 
 

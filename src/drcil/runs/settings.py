@@ -17,7 +17,7 @@ from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
 from ..validation import explain
 
-FORMAT = 1
+FORMAT = 2
 """Of ``config.toml``; a run of another format is refused."""
 
 
@@ -26,7 +26,7 @@ class RunSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     method: str
     """That is trained."""
     readout: str | None = None
