@@ -19,6 +19,7 @@ def check(
     backbone: options.Backbone = None,
     data: options.Data = None,
     stream: Annotated[str, typer.Option(metavar="STREAM", help="Three tasks of this stream.")] = "digits-b0-5",
+    plugin: options.Plugin = None,
 ) -> None:
     """Check that a method keeps the laws of all methods: memory, frozen parts, predictions, saving, resuming.
 
