@@ -15,6 +15,7 @@ from PIL import Image
 
 from drcil import __version__
 from drcil.cli import main
+from drcil.cli.list import KINDS
 from drcil.cli.options import method_settings, toml_value
 from drcil.methods import METHODS
 from drcil.methods.spec import register_preset
@@ -73,6 +74,7 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["run", "finetune", "--set", "later.epochs"], "KEY=VALUE"),
         (["run", "finetune", "--head", "drc"], "--head is for the pipelines"),
         (["run", "maf", "--head", "dcr"], "unknown head 'dcr'; did you mean 'drc'?"),
+        (["run", "mdt", "--head", "cosine", "--remedy", "wa"], "head 'cosine' has no fully connected layer"),
         (["run", "finetune", "--remedy", "la"], "--remedy is for the pipelines"),
         (["run", "finetune", "--memory", "many"], "memory 'many' is not a budget"),
         (["run", "finetune", "--device", "abacus"], "'abacus'"),
@@ -126,7 +128,7 @@ def test_a_directory_in_use_for_something_else_is_left_alone(
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads", "listeners"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind, "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
@@ -139,7 +141,7 @@ def test_lists_are_json_objects_with_unique_names(kind: str, capsys: pytest.Capt
     assert "origin" not in table and not any(entry["origin"] for entry in entries), "all are drcil's own"
 
 
-@pytest.mark.parametrize("kind", ["methods", "streams", "datasets", "augmentations", "backbones", "heads", "listeners"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_lists_fit_a_window_of_80_columns(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,9 +16,14 @@ from typing import Any
 
 import pytest
 
+import drcil
 from drcil.data.datasets.load import load_dataset
+from drcil.errors import UserError
+from drcil.heads import LinearHead
+from drcil.heads.base import HEADS
 from drcil.nets.features import BACKBONES
 from drcil.runs.begin import plugins_of as needed_by
+from drcil.runs.plan import load_stream
 from drcil.runs.settings import make_settings
 from test_plugins import install
 
@@ -29,21 +34,21 @@ EPOCHS = {"1 first": 18, "2 later": 12}
 """Of a short run, by task and stage."""
 
 
-def drcil(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("DRCIL_")}
-    command = [sys.executable, "-P", "-m", "drcil.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-P", "-m", "drcil.cli", *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, check=False)
 
 
 def said(*arguments: str | Path, cwd: Path, **environment: str) -> str:
-    done = drcil(*arguments, cwd=cwd, **environment)
+    done = command(*arguments, cwd=cwd, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def complaint(*arguments: str | Path, cwd: Path, **environment: str) -> str:
     """The one line that a command refuses with."""
-    done = drcil(*arguments, cwd=cwd, **environment)
+    done = command(*arguments, cwd=cwd, **environment)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
     return done.stderr.strip()
 
@@ -83,13 +88,34 @@ def test_a_run_is_evaluated_without_naming_it_again(shop: Path) -> None:
     assert found["accuracy"] == pytest.approx(result(shop / "r")["last"], abs=0.01)
 
 
+def test_a_model_names_the_plugin_that_is_missing(shop: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(shop / "r" / "tasks" / "02", tmp_path / "model")
+    state = json.loads((model / "state.json").read_text())
+    assert state["plugins"] == [str(shop / "my_plugin.py")]
+    with pytest.raises(UserError, match=r"model needs the plugin '.*my_plugin.py', but it is neither installed nor"):
+        drcil.load(model)
+
+
+def test_a_model_needs_the_plugins_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OwnHead(LinearHead):
+        pass
+
+    monkeypatch.setattr(HEADS, "_entries", dict(HEADS))
+    HEADS.register("own")(OwnHead)
+    for name, head, plugins in (("plain", "linear", []), ("own", "own", [__name__])):
+        learner = drcil.Learner("mdt", epochs_scale=0.02, settings={"head": head})
+        learner.learn(drcil.stream("digits-b0-5")[0])
+        learner.save(tmp_path / name)
+        assert json.loads((tmp_path / name / "state.json").read_text())["plugins"] == plugins
+
+
 def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Path, tmp_path: Path) -> None:
-    command = ("compare", "smooth-replay", "replay", *TINY[:-1], *BRIEF)
-    first = said(*command, "--plugin", shop / "my_plugin.py", cwd=tmp_path)
+    words = ("compare", "smooth-replay", "replay", *TINY[:-1], *BRIEF)
+    first = said(*words, "--plugin", shop / "my_plugin.py", cwd=tmp_path)
     assert first.count("starts in") == 2 and first.count(": done") == 2
     moved = tmp_path / "elsewhere"
     shutil.copytree(OUTSIDE, moved)
-    again = said(*command, cwd=tmp_path, DRCIL_PLUGINS=str(moved / "my_plugin.py"))
+    again = said(*words, cwd=tmp_path, DRCIL_PLUGINS=str(moved / "my_plugin.py"))
     assert again.count("reused from") == 2, "the place of a plugin makes no other run"
 
 
@@ -120,10 +146,11 @@ def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(sho
     config.write_text(config.read_text().replace(str(shop / "my_plugin.py"), gone))
     refused = complaint("evaluate", "copy/r", "digits-b0-5", cwd=tmp_path)
     assert refused == (
-        f"drcil: copy/r needs the plugin '{gone}', but there is no such file; install it, or give it with --plugin"
+        f"drcil: copy/r needs the plugin '{gone}', but there is no such file; install it, or name it with --plugin or "
+        "drcil.use_plugins"
     )
     assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)) == result(shop / "r")
-    said("evaluate", "copy/r", "digits-b0-5", "--plugin", "copy/my_plugin.py", cwd=tmp_path)
+    said("evaluate", "copy/r/tasks/02", "digits-b0-5", "--plugin", "copy/my_plugin.py", cwd=tmp_path)
 
 
 def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
@@ -141,10 +168,11 @@ def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
 def test_one_that_nothing_is_used_of_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES))
     BACKBONES.register("own")(BACKBONES["resnet-digits"])
-    settings, spec = make_settings(method="replay", stream="digits-b0-5"), load_dataset("digits").spec
-    assert needed_by(settings, spec) == ()
-    assert needed_by(settings, replace(spec, backbone="own")) == (__name__,)
-    assert needed_by(settings.model_copy(update={"backbone": "own"}), spec) == (__name__,)
+    settings, digits = make_settings(method="replay", stream="digits-b0-5"), load_dataset("digits")
+    own = replace(digits, spec=replace(digits.spec, backbone="own"))
+    assert needed_by(settings, load_stream(settings, digits)) == ()
+    assert needed_by(settings, load_stream(settings, own)) == (__name__,)
+    assert needed_by(settings.model_copy(update={"backbone": "own"}), load_stream(settings, digits)) == (__name__,)
 
 
 def test_a_list_shows_where_a_thing_comes_from(shop: Path) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .learner import Learner
     from .learner import load_learner as load
     from .models.predictor import Prediction, Predictor, load_predictor
+    from .plugins import use_plugins
     from .process import configure
     from .streams.stream import make_stream as stream
 
@@ -31,6 +32,7 @@ __all__ = [
     "load",
     "load_predictor",
     "stream",
+    "use_plugins",
 ]
 
 _HOMES = {
@@ -44,6 +46,7 @@ _HOMES = {
     "load": ("learner", "load_learner"),
     "load_predictor": ("models.predictor", "load_predictor"),
     "stream": ("streams.stream", "make_stream"),
+    "use_plugins": ("plugins", "use_plugins"),
 }
 """Where each public name lives. Nothing heavy is imported until one is used."""
 

@@ -80,19 +80,27 @@ def load_plugins() -> None:
                 raise UserError(f"the plugin '{waiting[0]}' cannot be used: {error}") from None
 
 
-def require_plugins(names: Iterable[str], needed_by: object) -> None:
-    """Import the plugins that a run or a model needs. One that was named serves for another of the same stem."""
+def require_plugins(names: Iterable[str], needed_by: object, own: bool) -> None:
+    """The plugins that a run or a model needs must be there. One of the same stem serves where a file was moved.
+
+    ``own``: these names were given on this machine, so that missing ones may be imported. A model may come from
+    anywhere: what it names is not imported unless it is installed or the user names it too.
+    """
     load_plugins()
     with filling:
-        present = {_stem(name) for name in (*_installed(), *named_plugins())}
+        present = {_stem(name) for name in (*_installed(), *named_plugins(), *_loaded)}
         for name in names:
-            if name in _loaded or _stem(name) in present:
+            if _stem(name) in present:
                 continue
             try:
-                _load(name)
+                if own:
+                    _load(name)
+                elif _stem(name) not in sys.modules:
+                    raise _MissingError("it is neither installed nor named")
             except _MissingError as error:
                 raise UserError(
-                    f"{needed_by} needs the plugin '{name}', but {error}; install it, or give it with --plugin"
+                    f"{needed_by} needs the plugin '{name}', but {error}; "
+                    "install it, or name it with --plugin or drcil.use_plugins"
                 ) from None
 
 
@@ -138,8 +146,7 @@ def _import(name: str) -> None:
 
 def _import_file(path: Path) -> None:
     """Import a file, under a name that follows from its path, unless it is a module that has been imported already."""
-    # A path that a model names is absolute: a relative one could be led to any file beside it.
-    if not path.is_absolute() or not path.is_file():
+    if not path.is_file():
         raise _MissingError("there is no such file")
     for module in list(sys.modules.values()):
         known = getattr(module, "__dict__", {}).get("__file__")

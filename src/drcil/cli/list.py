@@ -25,16 +25,16 @@ _FOR_PROGRAMS = ("paper", "stages", "copies", "readouts", "tasks")
 
 
 def list_known(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(_KINDS)}.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List what is known by name: methods, streams, datasets and more."""
     from ..report.tables import entries_table
 
-    if kind not in _KINDS:
-        raise unknown("list", kind, _KINDS)
-    entries = _KINDS[kind]()
+    if kind not in KINDS:
+        raise unknown("list", kind, KINDS)
+    entries = KINDS[kind]()
     if json:
         print_json(entries)
         return
@@ -86,7 +86,7 @@ def registered(module: str, registry: str, describe: Callable[[Any], dict[str, A
     return [{"name": name, **describe(entry), "origin": found.origin(name)} for name, entry in found.items()]
 
 
-_KINDS: dict[str, Callable[[], Entries]] = {
+KINDS: dict[str, Callable[[], Entries]] = {
     "methods": lambda: registered("methods.spec", "METHODS", method),
     "streams": streams,
     "datasets": lambda: registered("data.datasets.dataset", "DATASETS", dataset),

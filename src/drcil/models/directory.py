@@ -18,7 +18,11 @@ from ..data.datasets.load import find_source
 from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, Source, copied
 from ..disk import put_back, read_tensors, write_directory, write_json, write_tensors
 from ..errors import UserError
+from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
+from ..methods.parts import PARTS
+from ..nets.features import BACKBONES
+from ..plugins import needed_plugins, require_plugins
 from ..streams.budget import Budget
 from ..streams.memory import Memory, exemplars
 from .model import Model
@@ -61,6 +65,7 @@ def write_model(model: Model, directory: Path, extra: dict[str, Any] | None = No
         readouts=tuple(model.readouts()),
         memory=MemoryState(budget=str(model.memory.budget), source=source),
         seed=model.seed,
+        plugins=_plugins(model, learnt.description),
     )
     write_json(directory / STATE, {**state.model_dump(mode="json"), **(extra or {})})
 
@@ -72,6 +77,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     """
     directory = Path(path)
     state = parse_state(directory)
+    require_plugins(state.plugins, directory, own=False)
     spec = METHODS[state.method]
     try:
         settings = spec.build.Settings.model_validate(state.settings)
@@ -102,6 +108,17 @@ def _leading(directory: Path, state: ModelState, method: Method) -> str | None:
     if not state.readouts or state.readouts[0] not in method.readouts():
         raise UserError(f"{directory / STATE} names readouts that '{state.method}' does not have")
     return state.readouts[0]
+
+
+def _plugins(model: Model, parts: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    """The plugins that the method, its backbone, its parts and their heads come from."""
+    heads = [part["head"]["name"] for part in parts.values() if "name" in part.get("head", ())]
+    return needed_plugins(
+        (METHODS, model.name),
+        (BACKBONES, model.method.architecture.backbone),
+        *((PARTS, part["part"]) for part in parts.values()),
+        *((HEADS, head) for head in heads),
+    )
 
 
 def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_dir: Path | None) -> ImageSet | None:

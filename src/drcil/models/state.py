@@ -44,6 +44,8 @@ class ModelState(BaseModel):
     """The leading one first."""
     memory: MemoryState
     seed: int
+    plugins: tuple[str, ...] = ()
+    """The code that is needed to build it and is not drcil's own: modules, and files by their absolute path."""
 
 
 def read_state(directory: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ..data.augment import AUGMENTS
-from ..data.datasets.dataset import DATASETS, DataSpec
+from ..data.datasets.dataset import DATASETS
 from ..disk import leftovers, write_json
 from ..errors import UserError
 from ..heads.base import HEADS
@@ -15,9 +15,10 @@ from ..methods import METHODS
 from ..nets.features import BACKBONES
 from ..plugins import named_plugins, needed_plugins
 from ..streams.protocols import parse_stream
+from ..streams.stream import Stream
 from ..train.listeners import LISTENERS
 from .environment import environment
-from .plan import Plan, plan_run
+from .plan import Plan, fresh_model, plan_run
 from .run import CONFIG, Run
 from .settings import RunSettings, write_settings
 
@@ -30,8 +31,8 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
 
     Whatever would end the run once its directory exists is found out first, by planning it; ``plan``: it was planned.
     """
-    spec = (plan or plan_run(settings)).stream.dataset.spec
-    plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, spec)])
+    stream = (plan or plan_run(settings)).stream
+    plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, stream)])
     settings = settings.model_copy(update={"plugins": tuple(plugins)})
     if directory is None:
         directory = unused(RUNS / settings.name)
@@ -45,14 +46,15 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
     return Run(directory, settings)
 
 
-def plugins_of(own: RunSettings, spec: DataSpec) -> tuple[str, ...]:
+def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:
     """The plugins that a run cannot do without, as far as names tell."""
+    model = fresh_model(own, stream)
     return needed_plugins(
         (METHODS, own.method),
         (DATASETS, parse_stream(own.stream).dataset.partition(":")[0]),
-        (AUGMENTS, own.augment or own.settings.get("augment") or spec.augment),
-        (BACKBONES, own.backbone or spec.backbone),
-        (HEADS, own.settings.get("head", METHODS[own.method].head)),
+        (AUGMENTS, model.augmentation),
+        (BACKBONES, model.method.architecture.backbone),
+        (HEADS, getattr(model.method.settings, "head", model.method.head)),
         *((LISTENERS, name) for name in own.listeners),
     )
 

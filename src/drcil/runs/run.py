@@ -67,7 +67,7 @@ class Run:
     def open(cls, directory: Path) -> Run:
         """The run in a directory; the plugins that it needs are imported."""
         run = cls.read(directory)
-        require_plugins(run.settings.plugins, directory)
+        require_plugins(run.settings.plugins, directory, own=True)
         return run
 
     @classmethod
