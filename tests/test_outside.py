@@ -28,7 +28,8 @@ from drcil.runs.settings import make_settings
 from test_plugins import install
 
 OUTSIDE = Path(__file__).parent / "outside"
-TINY = ("digits-b0-5", "--tasks", "2", "--threads", "1", "--backbone", "small-cnn", "--listener", "csv", "--quiet")
+STREAM = "bars-b0-3"
+TINY = (STREAM, "--tasks", "2", "--threads", "1", "--listener", "csv", "--quiet")
 SHORT, BRIEF = ("--epochs-scale", "0.3"), ("--epochs-scale", "0.05")
 EPOCHS = {"1 first": 18, "2 later": 12}
 """Of a short run, by task and stage."""
@@ -75,7 +76,10 @@ def result(run: Path) -> dict[str, Any]:
 
 
 def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
-    assert result(shop / "r")["settings"]["backbone"] == "small-cnn" and result(shop / "r")["complete"]
+    found = result(shop / "r")
+    assert found["complete"] and found["settings"]["backbone"] == "small-cnn" and found["settings"]["augment"] == "roll"
+    assert found["readouts"]["classifier"]["worst_task"] == min(found["matrix"][-1])
+    assert found["last"] > 60, "chance is 25"
     assert plugins_of(shop / "r") == [str(shop / "my_plugin.py")]
     notes = (shop / "r" / "notes.txt").read_text().splitlines()
     assert [line.partition(":")[0] for line in notes] == [
@@ -83,16 +87,20 @@ def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
     ]
 
 
-def test_a_run_is_evaluated_without_naming_it_again(shop: Path) -> None:
-    found = json.loads(said("evaluate", "r", "digits-b0-5", "--json", cwd=shop))
+@pytest.mark.parametrize("what", ["r", "r/tasks/02"])
+def test_a_run_and_a_model_are_evaluated_with_it(what: str, shop: Path) -> None:
+    words = ("evaluate", what, STREAM)
+    found = json.loads(said(*words, "--json", "--plugin", "my_plugin.py", cwd=shop))
     assert found["accuracy"] == pytest.approx(result(shop / "r")["last"], abs=0.01)
+    assert "needs the plugin" in complaint(*words, cwd=shop)
 
 
 def test_a_model_names_the_plugin_that_is_missing(shop: Path, tmp_path: Path) -> None:
     model = shutil.copytree(shop / "r" / "tasks" / "02", tmp_path / "model")
     state = json.loads((model / "state.json").read_text())
     assert state["plugins"] == [str(shop / "my_plugin.py")]
-    with pytest.raises(UserError, match=r"model needs the plugin '.*my_plugin.py', but it is neither installed nor"):
+    (model / "state.json").write_text(json.dumps({**state, "plugins": ["absent"]}))
+    with pytest.raises(UserError, match="model needs the plugin 'absent'; install it"):
         drcil.load(model)
 
 
@@ -127,7 +135,8 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_pat
         time.sleep(0.01)
     running.kill()
     assert running.wait() == -signal.SIGKILL, "it was to be killed within task 2"
-    said("resume", "killed", "--quiet", cwd=tmp_path)
+    assert f"needs the plugin '{shop / 'my_plugin.py'}'" in complaint("resume", "killed", cwd=tmp_path)
+    said("resume", "killed", "--quiet", "--plugin", shop / "my_plugin.py", cwd=tmp_path)
     assert result(killed)["matrix"] == result(whole)["matrix"] and result(killed)["complete"]
     table = (whole / "losses.csv").read_text()
     assert (killed / "losses.csv").read_text() == table
@@ -144,13 +153,10 @@ def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(sho
     config = tmp_path / "copy" / "r" / "config.toml"
     gone = str(tmp_path / "gone" / "my_plugin.py")
     config.write_text(config.read_text().replace(str(shop / "my_plugin.py"), gone))
-    refused = complaint("evaluate", "copy/r", "digits-b0-5", cwd=tmp_path)
-    assert refused == (
-        f"drcil: copy/r needs the plugin '{gone}', but there is no such file; install it, or name it with --plugin or "
-        "drcil.use_plugins"
-    )
+    refused = complaint("evaluate", "copy/r", STREAM, cwd=tmp_path)
+    assert refused == (f"drcil: copy/r needs the plugin '{gone}'; install it, or name it with --plugin")
     assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)) == result(shop / "r")
-    said("evaluate", "copy/r/tasks/02", "digits-b0-5", "--plugin", "copy/my_plugin.py", cwd=tmp_path)
+    said("evaluate", "copy/r", STREAM, "--plugin", "copy/my_plugin.py", cwd=tmp_path)
 
 
 def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
@@ -160,7 +166,7 @@ def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     said("run", "finetune", *TINY, *BRIEF, "--out", "r", cwd=tmp_path, PYTHONPATH=path)
     assert plugins_of(tmp_path / "r") == ["mine"]
-    assert "needs the plugin 'mine', but there is no such module" in complaint("resume", "r", cwd=tmp_path)
+    assert "needs the plugin 'mine'; install it" in complaint("resume", "r", cwd=tmp_path)
     listed = json.loads(said("list", "methods", "--json", cwd=tmp_path, PYTHONPATH=path))
     assert {entry["name"]: entry["origin"] for entry in listed if entry["origin"]} == {"smooth-replay": "mine"}
 
@@ -204,3 +210,19 @@ def test_one_that_cannot_be_used_is_told_in_one_line(code: str | None, told: str
 def test_help_imports_no_plugin(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     assert "--backbone" in said("run", "--help", "--plugin", "broken.py", cwd=tmp_path, DRCIL_PLUGINS="broken.py")
+
+
+def test_its_method_is_checked_on_its_own_data(shop: Path) -> None:
+    words = ("check", "smooth-replay", "--stream", STREAM, "--law", "memory", "--law", "resuming", "--law", "saving")
+    assert said(*words, "--plugin", "my_plugin.py", cwd=shop).splitlines() == [
+        "memory: holds",
+        "resuming: holds",
+        "saving: holds",
+    ]
+
+
+def test_its_names_are_listed_with_their_origin(shop: Path) -> None:
+    for kind, name in (("datasets", "bars"), ("streams", STREAM), ("augmentations", "roll"), ("metrics", "worst_task")):
+        listed = json.loads(said("list", kind, "--json", "--plugin", "my_plugin.py", cwd=shop))
+        (entry,) = [entry for entry in listed if entry["name"] == name]
+        assert entry["origin"] == str(shop / "my_plugin.py")

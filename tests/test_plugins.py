@@ -139,25 +139,15 @@ def test_a_plugin_that_failed_leaves_nothing_and_can_be_mended(room: Path) -> No
 
 
 def require(*names: str) -> str:
-    return f"from drcil.plugins import require_plugins\nrequire_plugins({names!r}, 'runs/mine', own=True)\n"
+    return f"from drcil.plugins import require_plugins\nrequire_plugins({names!r}, 'runs/mine')\n"
 
 
-def test_a_missing_plugin_that_a_run_needs_is_named(room: Path) -> None:
-    assert python(room, require("lamp") + SHOW) == "{'lamp': 'lamp'}"
-    advice = "; install it, or name it with --plugin or drcil.use_plugins"
-    gone = str(room / "gone.py")
-    assert python(room, require(gone)) == f"runs/mine needs the plugin '{gone}', but there is no such file{advice}"
-    assert python(room, require("no")) == f"runs/mine needs the plugin 'no', but there is no such module{advice}"
-
-
-def test_nothing_is_imported_because_a_model_names_it(room: Path) -> None:
-    ask = require("lamp", str(room / "lamp.py")).replace("own=True", "own=False")
-    refused = "runs/mine needs the plugin 'lamp', but it is neither installed nor named; install it, or name it with"
-    assert python(room, ask).startswith(refused)
-    for present in (use("lamp"), use("lamp.py"), "import lamp\n"):
-        assert "'lamp'" in python(room, present + ask + SHOW)
-    install(room, "lights", "lamp")
-    assert python(room, require("lights").replace("own=True", "own=False") + SHOW) == "{'lamp': 'lights'}"
+def test_a_plugin_that_a_run_needs_must_be_there_and_is_never_imported_because_a_file_says_so(room: Path) -> None:
+    for name in ("lamp", str(room / "lamp.py")):
+        told = python(room, require(name))
+        assert told == f"runs/mine needs the plugin '{name}'; install it, or name it with --plugin"
+        assert python(room, use("lamp.py") + require(name) + SHOW) == f"{{'lamp': '{room / 'lamp.py'}'}}"
+    assert python(room, "import lamp\n" + require("lamp") + SHOW) == "{'lamp': 'lamp'}"
 
 
 def test_a_named_plugin_serves_for_a_file_that_was_moved(room: Path) -> None:

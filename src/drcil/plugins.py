@@ -80,28 +80,16 @@ def load_plugins() -> None:
                 raise UserError(f"the plugin '{waiting[0]}' cannot be used: {error}") from None
 
 
-def require_plugins(names: Iterable[str], needed_by: object, own: bool) -> None:
-    """The plugins that a run or a model needs must be there. One of the same stem serves where a file was moved.
+def require_plugins(names: Iterable[str], needed_by: object) -> None:
+    """The plugins that a run or a model needs must be installed, named, or imported by the program itself.
 
-    ``own``: these names were given on this machine, so that missing ones may be imported. A model may come from
-    anywhere: what it names is not imported unless it is installed or the user names it too.
+    Nothing is imported because a file says so. A plugin that was named serves for another of the same stem.
     """
     load_plugins()
-    with filling:
-        present = {_stem(name) for name in (*_installed(), *named_plugins(), *_loaded)}
-        for name in names:
-            if _stem(name) in present:
-                continue
-            try:
-                if own:
-                    _load(name)
-                elif _stem(name) not in sys.modules:
-                    raise _MissingError("it is neither installed nor named")
-            except _MissingError as error:
-                raise UserError(
-                    f"{needed_by} needs the plugin '{name}', but {error}; "
-                    "install it, or name it with --plugin or drcil.use_plugins"
-                ) from None
+    present = {_stem(name) for name in (*_installed(), *named_plugins())}
+    for name in names:
+        if _stem(name) not in sys.modules and _stem(name) not in present:
+            raise UserError(f"{needed_by} needs the plugin '{name}'; install it, or name it with --plugin")
 
 
 def needed_plugins(*used: tuple[Registry[Any], str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 from ..data.datasets.check import skipped_files
 from ..errors import Interrupted
+from ..plugins import named_plugins
 from ..process import configure
 from ..report.plots import plot_curve
 from ..report.progress import showing
@@ -60,7 +61,8 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
         with nullcontext(silence) if quiet else showing(screen, plan.work) as listener:
             result = run.go(plan, listener, after_task)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; continue with 'drcil resume {run.directory}'") from None
+        plugins = "".join(f" --plugin {name}" for name in named_plugins())
+        raise Interrupted(f"interrupted; continue with 'drcil resume {run.directory}{plugins}'") from None
     plot_curve([result], run.directory / CURVE)
     if json:
         print_json(result)

@@ -77,7 +77,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     """
     directory = Path(path)
     state = parse_state(directory)
-    require_plugins(state.plugins, directory, own=False)
+    require_plugins(state.plugins, directory)
     spec = METHODS[state.method]
     try:
         settings = spec.build.Settings.model_validate(state.settings)

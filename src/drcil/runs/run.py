@@ -65,9 +65,9 @@ class Run:
 
     @classmethod
     def open(cls, directory: Path) -> Run:
-        """The run in a directory; the plugins that it needs are imported."""
+        """The run in a directory; the plugins that it needs must be there."""
         run = cls.read(directory)
-        require_plugins(run.settings.plugins, directory, own=True)
+        require_plugins(run.settings.plugins, directory)
         return run
 
     @classmethod

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import UserError
+from ..plugins import VARIABLE, named_plugins
 
 _PATIENCE = 30.0
 """Seconds that a child has to stop before it is killed."""
@@ -37,6 +38,7 @@ class Child:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    env={**os.environ, VARIABLE: os.pathsep.join(named_plugins())},
                 )
         except OSError as error:
             raise UserError(f"cannot write {log}: {error.strerror or error}") from error
