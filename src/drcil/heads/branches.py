@@ -97,7 +97,7 @@ class Branches(nn.Module, ABC):
 class ConvBranches(Branches):
     """1×1 convolutions without bias, b = ω f: the paper's branches."""
 
-    def __init__(self, channels: int, init: ConvInit = "identity") -> None:
+    def __init__(self, channels: int, init: ConvInit = "kaiming") -> None:
         self.init = init  # read by ``fresh`` while the branches are made
         super().__init__(channels)
 

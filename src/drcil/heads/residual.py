@@ -30,10 +30,10 @@ class ResidualHead(Head):
     def __init__(
         self,
         channels: int,
-        branch: BranchKind = "conv",
+        branch: BranchKind = "bn",
         fusion: Literal["mean", "sum"] = "mean",
         new_branch: Literal["keep", "reset"] = "keep",
-        conv_init: ConvInit = "identity",
+        conv_init: ConvInit = "kaiming",
     ) -> None:
         super().__init__(channels)
         if fusion not in ("mean", "sum"):

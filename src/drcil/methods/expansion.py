@@ -7,7 +7,7 @@ classes are seen through old backbones. MEC and FOSTER then compress it into a n
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from ..nets.net import Net
 from ..nets.output import Output
 from ..objectives import distillation
 from ..schedules import Schedule
-from ..stages import Batch, Engine, Group, Losses, Objective, Stage, Term
+from ..stages import Batch, Engine, Losses, Objective, Stage, Term
 from ..streams.stream import Task
 from .parts import Part
 from .remedies import classifier_of
@@ -65,12 +65,10 @@ def train_expanded(
     engine: Engine,
     objective: Objective,
     schedule: Schedule,
-    *,
-    groups: Sequence[Group] | None = None,
 ) -> None:
     """The stage of the newest backbone: new images and memory, all earlier backbones in evaluation mode."""
     data, frozen = task.new.join(task.memory), members_of(expanded)[:-1]
-    engine.fit(Stage(name, expanded, data, objective, schedule, groups=groups, frozen=frozen))
+    engine.fit(Stage(name, expanded, data, objective, schedule, frozen=frozen))
 
 
 def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from ..heads.base import grown_linear
@@ -31,8 +31,6 @@ from .remedies import classifier_of
 class MafSettings(PipelineSettings):
     adaptation: Schedule
     fusion: Schedule
-    adaptation_columns: Literal["all", "new"]
-    """Classes that compete in adaptation's cross-entropy."""
     student: Literal["adapted", "previous"]
     """Whose backbone and classifier the fused model starts from."""
     old_distillation: float = Field(ge=0)
@@ -44,16 +42,9 @@ class MafSettings(PipelineSettings):
     pod: float = Field(ge=0)
     """Weight of POD-spatial on streams with a large base (before the factor sqrt(N / n)); 0: never."""
     untrained_past: bool
-    """Whether the first model, once it teaches, adds the branch that its training only let decay."""
+    """Whether the first model, once it teaches, adds the batch-norm branch that its training only let decay."""
     decaying_past: bool
     """Whether the old branch, though frozen, decays in the adaptation of task 2."""
-
-    @field_validator("untrained_past")
-    @classmethod
-    def _only_a_normalisation_can_be_untrained(cls, untrained: bool, others: ValidationInfo) -> bool:
-        if untrained and others.data.get("branch") == "conv":
-            raise ValueError("it needs branch=bn; with branch=conv set it to false")
-        return untrained
 
 
 class Maf(Pipeline):
@@ -70,7 +61,7 @@ class Maf(Pipeline):
         own = self.settings
         if task.number == 1:
             self.learn_first(task, engine)
-            if own.untrained_past:
+            if own.untrained_past and isinstance(self.net.head, ResidualHead) and own.branch == "bn":
                 steps = math.ceil(len(task.new) / own.first.batch_size)
                 self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
             return
@@ -85,17 +76,16 @@ class Maf(Pipeline):
         """The previous model, grown (its branches merged), trained on the new images alone."""
         adapted = copy.deepcopy(previous)
         adapted.head.grow(len(task.classes))
-        first = task.old if self.settings.adaptation_columns == "new" else 0
+        old = task.old
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """CE of the fused logits, over all classes or the new ones."""
-            return {"adaptation": Term(F.cross_entropy(output.logits.fused[:, first:], batch.labels - first))}
+            """CE of the fused logits over the new classes."""
+            return {"adaptation": Term(F.cross_entropy(output.logits.fused[:, old:], batch.labels - old))}
 
         hooks = []
         if self.settings.decaying_past and task.number == 2 and isinstance(adapted.head, ResidualHead):
             hooks = [DecayingPast(adapted.head, self.settings.adaptation)]
-        schedule, groups = self.settings.adaptation, self.groups(adapted)
-        engine.fit(Stage("adaptation", adapted, task.new, objective, schedule, groups=groups, hooks=hooks))
+        engine.fit(Stage("adaptation", adapted, task.new, objective, self.settings.adaptation, hooks=hooks))
         return adapted
 
     def _student(self, previous: Net, adapted: Net, new_classes: int) -> Net:
@@ -113,7 +103,7 @@ class Maf(Pipeline):
     def _teacher(self, previous: Net) -> Net:
         """The previous model as a teacher of the old classes."""
         untrained = self.parts.pop("untrained", None)
-        if untrained is None or not isinstance(previous.head, ResidualHead):
+        if untrained is None:
             return previous
         assert isinstance(untrained, Number)
         teacher = copy.deepcopy(previous)
@@ -144,9 +134,7 @@ class Maf(Pipeline):
             return terms
 
         teachers = {"previous": previous, "adapted": adapted}
-        engine.fit(
-            Stage("fusion", student, data, objective, own.fusion, teachers=teachers, groups=self.groups(student))
-        )
+        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers))
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:
@@ -202,23 +190,22 @@ register_pipeline(
     remedies=("la",),
 )
 register_pipeline(
-    "mafdrc-official",
+    "mafdrc-text",
     Maf,
     "maf",
-    "MAFDRC as the authors' published program computes it",
+    "MAFDRC by the letter of the paper's equations",
     head="drc",
     remedies=("la",),
-    branch="bn",
-    fusing="sum",
-    branch_rows="all",
-    branch_reduction="joint",
-    branch_epsilon=1e-7,
-    adjust_by="class",
-    adaptation_columns="new",
-    new_distillation=1.0,
-    temperature=2.0,
-    distillation_form="cross-entropy",
-    adjust_distillation=True,
-    pod=5.0,
-    untrained_past=True,
+    branch="conv",
+    fusing="mean",
+    branch_rows="old",
+    branch_reduction="separate",
+    branch_epsilon=0.0,
+    adjust_by="task",
+    new_distillation=4.0,
+    temperature=1.0,
+    distillation_form="kl",
+    adjust_distillation=False,
+    pod=0.0,
+    untrained_past=False,
 )

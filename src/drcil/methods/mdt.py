@@ -46,8 +46,7 @@ class Mdt(Pipeline):
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
             return {**terms, "distillation": Term(kept, own.distillation)}
 
-        teachers, groups = {"previous": previous}, self.groups(self.net)
-        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers=teachers, groups=groups))
+        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers={"previous": previous}))
         self.remedy(self.net, task, engine)
 
 

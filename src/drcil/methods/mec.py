@@ -68,15 +68,7 @@ class Mec(Pipeline):
                 "distillation": kept_term(output, own.temperature, own.distillation),
             }
 
-        train_expanded(
-            "expansion",
-            expanded,
-            task,
-            engine,
-            objective,
-            own.expansion,
-            groups=self.groups(expanded),
-        )
+        train_expanded("expansion", expanded, task, engine, objective, own.expansion)
 
     def _expanded_head(self, task: Task) -> Head:
         """Branches as the last expanded model left them, merged; the first have learnt nothing yet."""

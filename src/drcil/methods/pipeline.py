@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.sources.imageset import ImageSet
 from ..heads.base import HEADS, Head, Logits
@@ -15,7 +15,7 @@ from ..nets.build import build_head
 from ..nets.net import Net
 from ..objectives import PerClass, branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
 from ..schedules import Schedule
-from ..stages import Engine, Group, Stage, Term
+from ..stages import Engine, Stage, Term
 from ..streams.stream import Task
 from .base import Method
 from .objectives import cross_entropy
@@ -40,8 +40,6 @@ class PipelineSettings(Settings):
     fusing: Literal["mean", "sum"]
     new_branch: Literal["keep", "reset"]
     conv_init: Literal["identity", "kaiming"]
-    conv_lr: float = Field(gt=0)
-    """Learning rate of a convolutional new branch, as a factor on the schedule's."""
     alpha: float = Field(ge=0, le=1)
     """Share of the branch loss in the classification loss."""
     branch_rows: Literal["old", "all"]
@@ -85,22 +83,10 @@ class Pipeline(Method):
         options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
         return build_head(own.head, channels, **options)
 
-    def groups(self, net: Net) -> list[Group]:
-        """What a stage trains: everything, and a convolutional new branch at a rate of its own.
-
-        At the full rate such a branch made the first task worse in the one study there is (docs/evidence.md).
-        """
-        branch: list[nn.Parameter] = []
-        if isinstance(net.head, ResidualHead) and net.head.branch == "conv":
-            branch = list(net.head.branches.parameters())
-        own = {id(parameter) for parameter in branch}
-        rest = [one for one in net.parameters() if one.requires_grad and id(one) not in own]
-        return [Group(rest), Group(branch, lr_factor=self.settings.conv_lr)] if branch else [Group(rest)]
-
     def learn_first(self, task: Task, engine: Engine) -> None:
         """Task 1: there is no past, so the head is its new branch, and the loss is CE."""
         net = self.begin(task, self.new_head)
-        engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.first, groups=self.groups(net)))
+        engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.first))
 
     def adjustment(self, task: Task, data: ImageSet) -> PerClass:
         """What logit adjustment adds to the logits in training; nothing without that remedy."""

@@ -33,7 +33,7 @@ from .directory import save_model
 from .model import Model, ModelOptions, new_model
 from .state import STATE
 
-METHOD = "mafdrc-official"
+METHOD = "mafdrc"
 UNUSED = frozenset({"convnet.fc.weight", "convnet.fc.bias"})
 """A linear layer that the published backbone carries along and never calls."""
 _OLD, _NEW = "BHO.", "BHN."
