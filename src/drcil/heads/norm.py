@@ -18,6 +18,8 @@ class NormHead(Head):
     The control for the residual heads: it has their normalisation, and neither a second branch nor a past.
     """
 
+    reads = "last"
+
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
         self.branches = NormBranches(channels)
