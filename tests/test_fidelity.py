@@ -36,7 +36,7 @@ from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event
 from published import WEIGHTS, PublishedNet, adaptation_loss, fusion_losses, random_checkpoint
 
-OFFICIAL = "mafdrc-official"
+OFFICIAL = "mafdrc"
 STEPS = 40
 """Per epoch: 5,000 images in batches of 128."""
 UNTRAINED, SHRUNK = 0.13363, 0.49262
