@@ -100,14 +100,13 @@ def check_stage(
     counts: list[int],
     trained: Callable[[str], bool] = lambda name: True,
     frozen: frozenset[str] = frozenset(),
-    rates: tuple[float, ...] = (1.0,),
 ) -> None:
     """A stage sees so many images of each class, augmented and shuffled, and trains and freezes what is said."""
     stage, seen = scene.stage(name), scene.stages[name]
     assert seen.trained == {name for name, _ in stage.net.named_parameters() if trained(name)}
     assert seen.frozen == frozen
     if stage.groups is not None:
-        assert [(group.lr_factor, group.weight_decay) for group in stage.groups] == [(rate, None) for rate in rates]
+        assert [(group.lr_factor, group.weight_decay) for group in stage.groups] == [(1.0, None)]
     assert stage.data.counts(len(counts)).tolist() == counts
     assert stage.augment
     assert stage.sampler is shuffle
@@ -119,11 +118,9 @@ def check_plain(scene: Scene, name: str, labels: Tensor = LABELS) -> None:
     check_terms(scene.stage(name), labels, classification=(1, by_hand.cross_entropy(scene.logits(name), labels)))
 
 
-def check_first(
-    scene: Scene, trained: Callable[[str], bool] = lambda name: True, rates: tuple[float, ...] = (1.0,)
-) -> None:
+def check_first(scene: Scene, trained: Callable[[str], bool] = lambda name: True) -> None:
     """Task 1 sees its images alone, and learns by cross-entropy."""
-    check_stage(scene, "first", [GIVEN] * OLD, trained, rates=rates)
+    check_stage(scene, "first", [GIVEN] * OLD, trained)
     check_plain(scene, "first", LABELS % OLD)
 
 

@@ -61,7 +61,7 @@ def test_a_model_is_the_method_that_made_it_on_the_order_of_its_seed(tmp_path: P
     save_model(import_checkpoint(path), tmp_path / "model")
     learner = drcil.load(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
-    assert state["method"] == "mafdrc-official"
+    assert state["method"] == "mafdrc"
     assert state["parts"]["net"]["backbone"] == {
         "name": "resnet32",
         "channels_in": 3,

@@ -115,15 +115,15 @@ def test_the_table_in_markdown() -> None:
 def test_the_table_fits_a_window_of_80_columns() -> None:
     figures = {"avg": 71.111, "last": 60.0, "forgetting": 22.222, "parameters": 11_220_132, "seconds": 123_456.0}
     outcomes = [
-        Outcome("mafdrc-official", 0, "", answer([90.0, 60.0], "compressed", **figures)),
-        Outcome("mafdrc-official", 1, "", answer([90.0, 60.0], "compressed", **{**figures, "avg": 30.0})),
+        Outcome("mafdrc-text", 0, "", answer([90.0, 60.0], "compressed", **figures)),
+        Outcome("mafdrc-text", 1, "", answer([90.0, 60.0], "compressed", **{**figures, "avg": 30.0})),
     ]
     window = Console(file=io.StringIO(), width=80)
     window.print(comparison_table(summarise(outcomes)))
     assert isinstance(window.file, io.StringIO)
     shown = window.file.getvalue()
     assert "…" not in shown
-    assert all(part in shown for part in ("mafdrc-official,", "compressed", "50.56 ±20.56", "11,220,132", "123,456"))
+    assert all(part in shown for part in ("mafdrc-text,", "compressed", "50.56 ±20.56", "11,220,132", "123,456"))
 
 
 def test_the_tables_for_programs() -> None:

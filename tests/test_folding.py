@@ -20,6 +20,7 @@ from drcil.nets.net import FoldedNet, Net
 
 HEAD_OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
+    ("norm", {}),
     *(
         (name, {"branch": branch, "fusion": fusion})
         for name in ("rc", "drc")
@@ -119,12 +120,12 @@ def test_a_folded_net_gives_the_same_predictions(head: str, options: dict[str, A
 
 @pytest.mark.parametrize("name", sorted(HEADS))
 def test_a_net_hands_its_head_what_it_reads(name: str) -> None:
-    """Residual heads need all positions, for the statistics of a normalisation; to others the average is enough."""
+    """For the statistics of a normalisation all positions are needed; to other heads the average is enough."""
     net = grown_net(name, {})
     handed: list[Tensor] = []
     net.head.register_forward_pre_hook(lambda head, given: handed.append(given[0]))
     features = net(torch.rand(2, 3, 8, 8)).features
-    assert handed == [features.last if name in ("rc", "drc") else features.pooled]
+    assert handed == [features.last if name in ("norm", "rc", "drc") else features.pooled]
 
 
 def test_folding_a_net_in_training_leaves_it_in_training_and_untouched() -> None:
@@ -181,6 +182,7 @@ def test_a_net_is_rebuilt_from_its_description_and_its_state(head: str, options:
     ("name", "options", "parameters"),
     [
         ("linear", {}, 470_004),
+        ("norm", {}, 470_004 + 128),
         ("drc", {"branch": "bn"}, 470_260),
         ("drc", {"branch": "conv"}, 470_004 + 8_192),
         ("rc", {"branch": "bn"}, 470_004 + 10 * 128),
@@ -194,7 +196,7 @@ def test_stored_sizes_at_100_classes_in_ten_tasks(name: str, options: dict[str, 
 
 
 def test_every_head_is_described_by_the_name_it_is_registered_under() -> None:
-    for name in ("linear", "rc", "drc"):
+    for name in ("linear", "norm", "rc", "drc"):
         assert build_head(name, 4).describe()["name"] == name
         assert (HEADS[name].__doc__ or "").strip()
 

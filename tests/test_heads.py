@@ -1,4 +1,5 @@
-"""Residual heads: the laws of branches, merging and fusion, for any width and any sequence of tasks."""
+"""Residual heads: the laws of branches, merging and fusion, for any width and any sequence of tasks; and the head
+``norm``, which has their normalisation alone."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from drcil.errors import UserError
-from drcil.heads import DynamicResidualHead, Head, LinearHead, ResidualHead
+from drcil.heads import DynamicResidualHead, Head, LinearHead, NormHead, ResidualHead
 from drcil.heads.branches import ConvBranches, NormBranches
 from drcil.keys import randomness
 from drcil.nets.build import HEADS, build_head
@@ -30,7 +31,7 @@ options = st.fixed_dictionaries(
 residual_names = st.sampled_from(["rc", "drc"])
 
 
-def learn_something(head: ResidualHead) -> None:
+def learn_something(head: ResidualHead | NormHead) -> None:
     """Move every parameter, and let normalisations see a batch, as a task's training would."""
     dtype = head.classifier.weight.dtype
     with torch.no_grad():
@@ -174,10 +175,10 @@ def test_no_optimiser_reaches_the_frozen_branches(
     assert any(not torch.equal(tensor, new_before[key]) for key, tensor in head.branches.new().items())
 
 
-@given(channels=widths, tasks=task_lists, more=st.integers(1, 4), name=st.sampled_from(["linear", "rc", "drc"]))
+@given(channels=widths, tasks=task_lists, more=st.integers(1, 4), name=st.sampled_from(["linear", "norm", "rc", "drc"]))
 def test_old_rows_survive_growth_bit_for_bit(channels: int, tasks: list[int], more: int, name: str) -> None:
     head = build_head(name, channels)
-    assert isinstance(head, LinearHead | ResidualHead)
+    assert isinstance(head, LinearHead | NormHead | ResidualHead)
     for new_classes in tasks:
         head.grow(new_classes)
     weight, bias = head.classifier.weight.detach().clone(), head.classifier.bias.detach().clone()
@@ -262,6 +263,57 @@ def test_features_that_a_head_cannot_read_are_refused(name: str, shape: tuple[in
         head(torch.zeros(shape))
 
 
+def normalised(channels: int, tasks: list[int]) -> NormHead:
+    """A double-precision head ``norm`` that has been through these tasks, each of which taught it something."""
+    with randomness("test", channels, str(tasks)):
+        head = NormHead(channels).double()
+        for new_classes in tasks:
+            head.grow(new_classes)
+            learn_something(head)
+    return head
+
+
+@given(channels=widths, tasks=task_lists, training=st.booleans())
+def test_norm_is_a_batch_normalisation_a_pooling_and_a_linear_layer(
+    channels: int, tasks: list[int], training: bool
+) -> None:
+    """Statistics, in training of the batch's positions, are those of torch's own layer; and there is no past."""
+    head = normalised(channels, tasks).train(training)
+    scale, shift = (head.branches.new()[name] for name in ("scale", "shift"))
+    plain = nn.BatchNorm2d(channels, dtype=torch.float64).train(training)
+    plain.load_state_dict({"weight": scale, "bias": shift, **head.branches.norm.state_dict()})
+    features = maps(channels)
+    logits = head(features)
+    torch.testing.assert_close(logits.fused, head.classifier(plain(features).mean(dim=(2, 3))))
+    assert logits.new is None and logits.old is None
+    torch.testing.assert_close(head.branches.norm.running_mean, plain.running_mean)
+    torch.testing.assert_close(head.branches.norm.running_var, plain.running_var)
+    head.eval()
+    vectors = features.mean(dim=(2, 3))
+    folded = head.fold()
+    assert isinstance(folded, nn.Linear)
+    assert folded.out_features == head.classes == sum(tasks)
+    torch.testing.assert_close(folded(vectors), head(features).fused)
+    torch.testing.assert_close(folded(vectors), head(vectors).fused)
+
+
+@given(channels=widths, tasks=task_lists)
+def test_norm_is_what_drc_is_at_task_1(channels: int, tasks: list[int]) -> None:
+    """One branch: the same training gives the same answers, as long as the residual head has no past."""
+    twin = residual("drc", channels, tasks[:1], branch="bn")
+    torch.testing.assert_close(normalised(channels, tasks[:1])(maps(channels)).fused, twin(maps(channels)).fused)
+
+
+@given(channels=widths, tasks=task_lists)
+def test_state_round_trip_of_norm(channels: int, tasks: list[int]) -> None:
+    head = normalised(channels, tasks)
+    again = build_head("norm", channels, **head.options()).double()
+    for new_classes in tasks:
+        again.grow(new_classes)
+    again.load_state_dict(head.state_dict(), strict=True)
+    assert torch.equal(again.eval()(maps(channels)).fused, head(maps(channels)).fused)
+
+
 @given(channels=widths, tasks=task_lists, options=options, name=st.sampled_from(["rc", "drc"]))
 def test_state_round_trip(channels: int, tasks: list[int], options: dict[str, Any], name: str) -> None:
     head = residual(name, channels, tasks, **options)
@@ -276,6 +328,7 @@ def test_state_round_trip(channels: int, tasks: list[int], options: dict[str, An
     ("name", "options", "numbers"),
     [
         ("linear", {}, 6_500),
+        ("norm", {}, 6_500 + 128),
         ("drc", {"branch": "bn"}, 6_500 + 256),
         ("drc", {"branch": "conv"}, 6_500 + 8_192),
         ("rc", {"branch": "conv"}, 6_500 + 10 * 4_096),
@@ -314,12 +367,20 @@ def test_a_past_learnt_elsewhere_joins_the_fused_logits() -> None:
         head.branches.assume(weight=torch.eye(3))
 
 
-@pytest.mark.parametrize("kind", [LinearHead, ResidualHead, DynamicResidualHead])
-def test_growth_stays_on_the_device_and_dtype_of_the_head(kind: type[LinearHead | ResidualHead]) -> None:
-    head = kind(3).to("meta", torch.bfloat16)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("linear", {}),
+        ("norm", {}),
+        *((name, {"branch": branch}) for name in ("rc", "drc") for branch in ("conv", "bn")),
+    ],
+)
+def test_growth_stays_on_the_device_and_dtype_of_the_head(name: str, options: dict[str, Any]) -> None:
+    head = build_head(name, 3, **options).to("meta", torch.bfloat16)
     for _ in range(3):
         head.grow(2)
-        everything = [*head.parameters(), *head.buffers()]
+        everything = [*head.parameters(), *(buffer for buffer in head.buffers() if buffer.is_floating_point())]
+        assert {tensor.device.type for tensor in head.buffers()} <= {"meta"}
         assert {(tensor.device.type, tensor.dtype) for tensor in everything} == {("meta", torch.bfloat16)}
 
 
@@ -332,10 +393,17 @@ def test_a_deep_copy_is_independent() -> None:
 
 
 def test_fresh_convolutions() -> None:
-    assert torch.equal(ConvBranches(4).fresh()["weight"], torch.eye(4))
+    assert torch.equal(ConvBranches(4, "identity").fresh()["weight"], torch.eye(4))
     with randomness("test", "kaiming"):
-        weight = ConvBranches(256, "kaiming").fresh()["weight"]
+        weight = ConvBranches(256).fresh()["weight"]
     assert weight.std().item() == pytest.approx(1 / 16, rel=0.02)
+
+
+def test_without_being_asked_a_residual_head_normalises() -> None:
+    for name in ("rc", "drc"):
+        assert build_head(name, 4).options() == {
+            "branch": "bn", "fusion": "mean", "new_branch": "keep", "conv_init": "kaiming"
+        }  # fmt: skip
 
 
 @pytest.mark.parametrize(

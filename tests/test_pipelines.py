@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from drcil.methods.remedies import align_weights, classifier_of
 from drcil.methods.resolve import resolve_settings
 from drcil.schedules import Schedule
 from drcil.stages import Batch, Moment, Stage
-from drcil.streams.stream import Stream
+from drcil.streams.stream import Stream, Task
 from drcil.train import TrainingEngine
 
 PIPELINES = ("maf", "mdt", "mec")
@@ -59,15 +60,19 @@ class Recorder:
 
 def stages_of_task_2(name: str, digits: Stream, **options: object) -> tuple[Learner, list[Stage]]:
     learner = learnt(name, digits, 1, **options)
+    return learner, recorded_stages(learner, digits[1])
+
+
+def recorded_stages(learner: Learner, task: Task) -> list[Stage]:
     recorder = Recorder(learner.engine)
     learner.engine = recorder  # type: ignore[assignment]
     recorder.task = recorder.engine.task  # type: ignore[attr-defined]
-    learner.learn(digits[1])
-    return learner, recorder.stages
+    learner.learn(task)
+    return recorder.stages
 
 
 def test_names_are_combinations_of_one_class_not_copies_of_code() -> None:
-    family = ("maf", "maf+bft", "maf+wa", "maf+drc", "mafrc", "mafdrc", "mafdrc-official")
+    family = ("maf", "maf+bft", "maf+wa", "maf+drc", "mafrc", "mafdrc", "mafdrc-text")
     assert {METHODS[name].build for name in family} == {Maf}
     plain, full = (resolve_settings(METHODS[name], "cifar", {}) for name in ("maf", "mafdrc"))
     assert full == plain.model_copy(update={"head": "drc", "remedies": ("la",)})
@@ -93,8 +98,9 @@ def test_mafdrc_is_well_ahead_of_replay(digits: Stream) -> None:
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_each_pipeline_learns_with_the_dynamic_residual_classifier(pipeline: str, digits: Stream) -> None:
-    learner = learnt(f"{pipeline}drc", digits, 3)
+@pytest.mark.parametrize("head", ["drc", "norm"])
+def test_each_pipeline_learns_with_a_normalised_classifier(pipeline: str, head: str, digits: Stream) -> None:
+    learner = learnt(pipeline, digits, 3, settings={"head": head})
     assert learner.evaluate(digits[2].test) > 100 / 6
 
 
@@ -124,7 +130,7 @@ def test_a_head_without_the_layer_that_a_remedy_corrects_is_refused(digits: Stre
 
 @pytest.mark.slow
 @pytest.mark.parametrize("remedies", [[], ["la"], ["bft"], ["wa"], ["la", "bft"], ["la", "wa"]], ids="+".join)
-@pytest.mark.parametrize("head", ["linear", "rc", "drc"])
+@pytest.mark.parametrize("head", ["linear", "norm", "rc", "drc"])
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_every_combination_runs(pipeline: str, head: str, remedies: list[str], digits: Stream) -> None:
     learner = learnt(pipeline, digits, 3, settings={"head": head, "remedies": remedies})
@@ -135,21 +141,21 @@ def test_every_combination_runs(pipeline: str, head: str, remedies: list[str], d
         assert torch.isfinite(ranking.scores).all()
 
 
-@pytest.mark.parametrize(("name", "keeps"), [("mafdrc", 1), ("mafrc", 3)])
+@pytest.mark.parametrize(("name", "keeps"), [("mafdrc", 1), ("mafdrc-text", 1), ("mafrc", 3)])
 def test_branches_are_merged_or_kept_at_each_task(name: str, keeps: int, digits: Stream) -> None:
     learner = learnt(name, digits, 3)
     head = learner.method.net.head
     assert isinstance(head, ResidualHead)
-    before = {"old": head.branches.stacks()["weight"].clone(), "new": head.branches.new()["weight"].detach().clone()}
+    before = copy.deepcopy(head.branches)
     learner.learn(digits[3])
     after = learner.method.net.head
     assert isinstance(after, ResidualHead)
-    stack = after.branches.stacks()["weight"]
-    assert len(stack) == keeps
-    if isinstance(after, DynamicResidualHead):
-        assert torch.equal(stack, (before["old"] + before["new"]) / 2)
-    else:
-        assert torch.equal(stack, torch.cat([before["old"], before["new"][None]]))
+    for key, stack in after.branches.stacks().items():
+        old, new = before.stacks()[key], before.new()[key]
+        assert len(stack) == keeps
+        assert torch.equal(
+            stack, (old + new) / 2 if isinstance(after, DynamicResidualHead) else torch.cat([old, new[None]])
+        )
 
 
 def test_maf_adapts_on_new_images_alone_and_fuses_with_the_memory(digits: Stream) -> None:
@@ -178,7 +184,14 @@ def test_the_student_starts_from_the_model_that_the_settings_name(student: str, 
     assert torch.equal(classifier_of(fused).weight[:2], classifier_of(origin).weight[:2])
     assert isinstance(fused.head, ResidualHead)
     assert isinstance(adapted.head, ResidualHead)
-    assert torch.equal(fused.head.branches.new()["weight"], adapted.head.branches.new()["weight"])
+    own, theirs = fused.head.branches, adapted.head.branches
+    assert all(
+        map(
+            torch.equal,
+            (*own.new().values(), *own.stacks().values()),
+            (*theirs.new().values(), *theirs.stacks().values()),
+        )
+    )
 
 
 def test_fusion_without_its_extras_is_plain_cross_entropy(digits: Stream) -> None:
@@ -193,7 +206,7 @@ def test_fusion_without_its_extras_is_plain_cross_entropy(digits: Stream) -> Non
 
 
 def test_logit_adjustment_follows_the_task_or_the_class(digits: Stream) -> None:
-    learner, (_, fusion) = stages_of_task_2("mafdrc", digits)
+    learner, (_, fusion) = stages_of_task_2("mafdrc-text", digits)
     method = learner.method
     assert isinstance(method, Maf)
     task = digits[1]
@@ -201,7 +214,7 @@ def test_logit_adjustment_follows_the_task_or_the_class(digits: Stream) -> None:
     by_task = method.adjustment(task, fusion.data)
     share = np.array([counts[:2].sum()] * 2 + [counts[2:].sum()] * 2) / counts.sum()
     assert np.allclose(by_task.vector.numpy(), 1.2 * np.log(share), atol=1e-6)
-    per_class = learnt("mafdrc", digits, 1, settings={"adjust_by": "class"}).method
+    per_class = learnt("mafdrc", digits, 1).method
     assert isinstance(per_class, Maf)
     by_class = per_class.adjustment(task, fusion.data)
     assert np.allclose(by_class.vector.numpy(), 1.2 * np.log(counts / counts.sum()), atol=1e-6)
@@ -211,33 +224,12 @@ def test_pod_acts_only_after_a_large_base() -> None:
     names: dict[str, set[str]] = {}
     for name in ("digits-b0-4", "digits-6/2"):
         stream = drcil.stream(name)
-        _, (_, fusion) = stages_of_task_2("mafdrc-official", stream)
+        _, (_, fusion) = stages_of_task_2("maf", stream)
         images = torch.randn(4, 1, 8, 8)
         teachers = {key: teacher(images) for key, teacher in fusion.teachers.items()}
         terms = fusion.objective(fusion.net(images), teachers, Batch(torch.zeros(4).long(), torch.zeros(4).long()))
         names[name] = set(terms)
     assert names["digits-6/2"] - names["digits-b0-4"] == {"pod"}
-
-
-def test_mec_compresses_to_the_size_of_one_net_and_freezes_the_old_backbone(digits: Stream) -> None:
-    learner = learnt("mecdrc", digits, 1)
-    one = copy.deepcopy(learner.method.net)
-    learner.learn(digits[1])
-    nets = {name: readout.net for name, readout in learner.readouts().items()}
-    assert list(nets) == ["compressed", "expanded"]
-
-    def size(net: torch.nn.Module) -> int:
-        return sum(parameter.numel() for parameter in net.get_submodule("backbone").parameters())
-
-    assert size(nets["compressed"]) == size(one)
-    assert size(nets["expanded"]) == 2 * size(one)
-    frozen = nets["expanded"].get_submodule("backbone.members.0").state_dict()
-    assert all(map(torch.equal, frozen.values(), one.backbone.state_dict().values()))
-
-
-def test_mec_balances_the_expanded_model_before_it_is_compressed(digits: Stream) -> None:
-    _, stages = stages_of_task_2("mec", digits, settings={"remedies": ["bft"]})
-    assert [stage.name for stage in stages] == ["expansion", "finetuning", "compression"]
 
 
 def test_weight_aligning_makes_the_mean_norms_equal() -> None:
@@ -280,41 +272,50 @@ def test_a_balanced_set_has_of_every_class_as_many_as_the_memory_of_its_largest_
     assert images.counts(4).tolist() == [15, 15, 15, 3], "a tiny class makes no other smaller"
 
 
-def test_an_untrained_past_is_a_normalisation() -> None:
-    with pytest.raises(UserError, match="branch=bn"):
-        resolve_settings(METHODS["mafdrc-official"], "digits", {"branch": "conv"})
-    resolve_settings(METHODS["mafdrc-official"], "digits", {"branch": "conv", "untrained_past": False})
+@pytest.mark.parametrize(
+    ("settings", "adds"),
+    [
+        ({"head": "drc"}, True),
+        ({"head": "rc"}, True),
+        ({"head": "drc", "untrained_past": False}, False),
+        ({"head": "drc", "branch": "conv"}, False),
+        ({"head": "norm"}, False),
+        ({"head": "linear"}, False),
+    ],
+    ids=str,
+)
+def test_the_first_model_teaches_with_a_branch_that_only_decayed_where_it_would_have_had_one(
+    settings: dict[str, object], adds: bool, digits: Stream
+) -> None:
+    learner = learnt("maf", digits, 1, settings={**settings, "first.weight_decay": 0.1})
+    assert ("untrained" in learner.method.parts) == adds
+    first = copy.deepcopy(learner.method.net).eval()
+    _, fusion = recorded_stages(learner, digits[1])
+    assert "untrained" not in learner.method.parts
+    images = torch.rand(8, 1, 8, 8)
+    with torch.no_grad():
+        expected = first(images)
+        taught = fusion.teachers["previous"].eval()(images).logits
+    if not adds:
+        assert torch.equal(taught.fused, expected.logits.fused)
+        return
+    schedule = resolve_settings(METHODS["maf"], "digits", {"first.weight_decay": 0.1}, BRIEF).schedules()["first"]
+    left = decayed(1.0, schedule, -(-len(digits[0].new) // schedule.batch_size))
+    assert 0.1 < left < 0.9
+    assert isinstance(first.head, ResidualHead)
+    past = first.head.classifier(left * first.head.branches.prepare(expected.features.last))
+    torch.testing.assert_close(taught.fused, expected.logits.fused + past)
 
 
-def test_only_a_convolutional_branch_learns_at_a_rate_of_its_own(digits: Stream) -> None:
-    for branch, factors in (("conv", [1.0, 0.1]), ("bn", [1.0])):
-        method = learnt("mafdrc", digits, 1, settings={"branch": branch}).method
-        assert isinstance(method, Maf)
-        groups = method.groups(method.net)
-        assert [group.lr_factor for group in groups] == factors
-        grouped = [parameter for group in groups for parameter in group.parameters]
-        assert len(grouped) == len(list(method.net.parameters()))
-
-
-def test_mec_merges_the_branches_of_expanded_models(digits: Stream) -> None:
-    learner = learnt("mecdrc", digits, 1)
-    fresh = torch.eye(2 * learner.method.net.backbone.channels)
-    learner.learn(digits[1])
-    first = learner.method.herding_net().get_submodule("head")
-    assert isinstance(first, DynamicResidualHead)
-    assert torch.equal(first.branches.stacks()["weight"][0], fresh)
-    trained = first.branches.new()["weight"].detach().clone()
-    assert not torch.equal(trained, fresh)
-    learner.learn(digits[2])
-    second = learner.method.herding_net().get_submodule("head")
-    assert isinstance(second, DynamicResidualHead)
-    assert torch.equal(second.branches.stacks()["weight"][0], (fresh + trained) / 2)
-
-
-def test_decay_step_by_step_is_sgd_with_a_zero_gradient() -> None:
-    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05)
+@pytest.mark.parametrize("optimizer_name", ["sgd", "adamw"])
+def test_decay_step_by_step_is_that_of_the_optimiser_with_a_zero_gradient(
+    optimizer_name: Literal["sgd", "adamw"],
+) -> None:
+    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05, optimizer=optimizer_name)
     parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
+    if optimizer_name == "adamw":
+        optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=0.05)
     head = DynamicResidualHead(4, branch="bn")
     head.grow(2)
     head.grow(2)

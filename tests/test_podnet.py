@@ -114,11 +114,11 @@ def test_proxies_of_old_classes_stay_and_both_stages_hold_the_maps() -> None:
         assert terms["spatial"].value.item() > 0
 
 
-def test_the_recipe_has_ten_proxies_and_the_form_whose_margin_acts() -> None:
+def test_the_recipe_has_ten_proxies_and_the_form_of_the_program() -> None:
     learner = drcil.Learner("podnet", epochs_scale=0.02, memory="20", device="cpu")
     learner.learn(drcil.stream("digits-b0-5")[0])
     method = learner.method
     assert isinstance(method, Podnet)
     assert method.cosine_head.new_rows.shape == (2, 10, 64)
-    assert method.settings.nca == "published"
+    assert method.settings.nca == "program"
     assert method.settings.margin == 0.6

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from drcil.data.datasets.dataset import DATASETS
-from drcil.data.datasets.load import load_dataset
+from drcil.data.datasets.load import data_kind, load_dataset
 from drcil.data.sources.imageset import ImageShape
 from drcil.errors import UserError
 from drcil.learner import Learner
@@ -22,6 +22,7 @@ from drcil.runs.settings import make_settings
 from drcil.schedules import Schedule
 from drcil.streams.budget import Budget
 from drcil.streams.memory import Memory, first_of_each_class
+from drcil.streams.protocols import parse_stream
 from drcil.streams.stream import make_stream
 
 # fmt: off
@@ -71,6 +72,11 @@ OWN_ON_IMAGENET = {
     ("lucir", "later"):         (90, 0.1, 1e-4, 30, 60),
     ("lucir", "finetuning"):    (20, 0.01, 1e-4, 10),
 }
+RESIDUAL = {
+    "branch": "bn", "fusing": "sum", "conv_init": "kaiming", "branch_rows": "all", "branch_reduction": "joint",
+    "branch_epsilon": 1e-7, "alpha": 0.2, "adjust_by": "class", "tro": 1.2,
+}
+"""What the pipelines say of a residual head and of logit adjustment."""
 CONSTANTS: dict[str, dict[str, Any]] = {
     "replay": {},
     "finetune": {},
@@ -79,14 +85,18 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "bic": {"temperature": 2, "held_share": 0.1, "corrections": "all"},
     "wa": {"temperature": 2, "weighting": "lambda", "distillation": 2, "nonnegative": False},
     "lucir": {"steadiness": 5, "margin": 0.5, "hardest": 2, "ranking": 1, "balancing": False},
-    "podnet": {"proxies": 10, "nca": "published", "margin": 0.6, "spatial": 5, "flat": 1},
+    "podnet": {"proxies": 10, "nca": "program", "margin": 0.6, "spatial": 5, "flat": 1},
     "der": {"auxiliary": 1, "balancing": "align", "temperature": 5},
     "foster": {
         "temperature": 2, "distillation": 1, "auxiliary": 1, "boosting_betas": (0.96,), "compression_beta": 0.97,
     },
-    "mdt": {"temperature": 2, "distillation": 1, "alpha": 0.2, "tro": 1.2},
-    "mec": {"temperature": 2, "distillation": 1, "auxiliary": 1, "alpha": 0.2, "tro": 1.2},
-    "maf": {"old_distillation": 4, "new_distillation": 4, "alpha": 0.2, "tro": 1.2, "student": "adapted"},
+    "mdt": {"temperature": 2, "distillation": 1, **RESIDUAL},
+    "mec": {"temperature": 2, "distillation": 1, "auxiliary": 1, **RESIDUAL},
+    "maf": {
+        "temperature": 2, "old_distillation": 4, "new_distillation": 1, "distillation_form": "cross-entropy",
+        "adjust_distillation": True, "pod": 5, "student": "adapted", "untrained_past": True, "decaying_past": False,
+        **RESIDUAL,
+    },
 }
 """Weights and other numbers of their losses, likewise."""
 CONSTANTS_ON_IMAGENET: dict[str, dict[str, Any]] = {
@@ -112,6 +122,38 @@ def test_compared_methods_are_trained_by_the_constants_of_the_field(method: str,
     assert settings.schedules() == expected
     constants = CONSTANTS[method] | (CONSTANTS_ON_IMAGENET.get(method, {}) if kind == "imagenet" else {})
     assert {name: getattr(settings, name) for name in constants} == constants
+
+
+FALLING = (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)
+
+
+@pytest.mark.parametrize(
+    ("method", "stream", "expected"),
+    [
+        ("mafdrc", "imagenet100-b0-20", {"tro": 1.6}),
+        ("maf+drc", "imagenet100-b0-20", {"tro": 1.6}),
+        ("mafdrc-text", "imagenet100-b0-20", {"tro": 1.2}),
+        ("mafdrc", "imagenet100-b0-10", {"tro": 1.2}),
+        ("mafdrc", "cifar100-b0-20", {"tro": 1.2}),
+        ("foster", "cifar100-b0-5", {"boosting_betas": (0.97, 0.96, 0.95, 0.94), "compression_beta": 0.97}),
+        ("foster", "cifar100-b0-10", {"boosting_betas": FALLING, "compression_beta": 0.97}),
+        ("foster", "cifar100-b0-20", {"boosting_betas": (0.96,), "compression_beta": 0.97}),
+        ("foster", "cifar100-b50-5", {"boosting_betas": (0.94,), "compression_beta": 0.97}),
+        ("foster", "cifar100-b50-10", {"boosting_betas": (0.94,), "compression_beta": 0.97}),
+        ("foster", "cifar100-b50-25", {"boosting_betas": (0.95,), "compression_beta": 0.97}),
+        ("foster", "cifar100-b50-50", {"boosting_betas": (0.95,), "compression_beta": 0.98, "batch_size": 64}),
+        ("foster", "imagenet100-b50-5", {"boosting_betas": (0.97,), "compression_beta": 0.97, "batch_size": 256}),
+        ("foster", "imagenet100-b50-10", {"boosting_betas": (0.96,), "compression_beta": 0.97}),
+    ],
+)
+def test_streams_have_the_values_that_the_authors_programs_have_for_them(
+    method: str, stream: str, expected: dict[str, Any]
+) -> None:
+    kind = data_kind(parse_stream(stream).dataset)
+    settings = resolve_settings(METHODS[method], kind, {}, stream=stream)
+    sizes = {schedule.batch_size for schedule in settings.schedules().values()}
+    assert sizes == {expected.pop("batch_size", 128)}
+    assert {name: getattr(settings, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("method", list(METHODS))

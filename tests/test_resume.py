@@ -134,8 +134,8 @@ def test_snapshots_keep_optimisers_hooks_and_branches(optimizer: str, tmp_path: 
             "decaying_past": True,
         },
     }
-    make_run(tmp_path / "whole", "mafdrc-official", **options).go()
-    make_run(tmp_path / "stopped", "mafdrc-official", **options)
+    make_run(tmp_path / "whole", "mafdrc", **options).go()
+    make_run(tmp_path / "stopped", "mafdrc", **options)
     for stop in [(StepDone, 1, 2), (StepDone, 1, 4), (StepDone, 2, 2), (StepDone, 2, 2), (StepDone, 2, 3)]:
         Watch().session(tmp_path / "stopped", stop)
     Run.open(tmp_path / "stopped").go()

@@ -11,6 +11,7 @@ from .base import Head, Logits
 from .cosine import CosineHead
 from .dynamic import DynamicResidualHead
 from .linear import LinearHead
+from .norm import NormHead
 from .residual import ResidualHead
 
-__all__ = ["CosineHead", "DynamicResidualHead", "Head", "LinearHead", "Logits", "ResidualHead"]
+__all__ = ["CosineHead", "DynamicResidualHead", "Head", "LinearHead", "Logits", "NormHead", "ResidualHead"]

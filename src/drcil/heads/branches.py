@@ -43,6 +43,10 @@ class Branches(nn.Module, ABC):
         """The tensors of a branch that has learnt nothing."""
 
     @abstractmethod
+    def identity(self, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        """The tensors of a branch that passes features of these statistics on as they are."""
+
+    @abstractmethod
     def prepare(self, features: Tensor) -> Tensor:
         """What every branch reads: pooled vectors, made once for all of them."""
 
@@ -107,6 +111,9 @@ class ConvBranches(Branches):
         # Linear gain: no ReLU follows a branch.
         return {"weight": nn.init.kaiming_normal_(torch.empty(self.channels, self.channels), nonlinearity="linear")}
 
+    def identity(self, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        return {"weight": torch.eye(self.channels)}
+
     def prepare(self, features: Tensor) -> Tensor:
         return pool(features, self.channels)
 
@@ -131,6 +138,9 @@ class NormBranches(Branches):
 
     def fresh(self) -> dict[str, Tensor]:
         return {"scale": torch.ones(self.channels), "shift": torch.zeros(self.channels)}
+
+    def identity(self, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        return {"scale": torch.sqrt(variance + self.norm.eps), "shift": mean.clone()}
 
     def prepare(self, features: Tensor) -> Tensor:
         # Fixed statistics commute with pooling; batch statistics are taken over all positions.

@@ -138,17 +138,22 @@ class Maf(Pipeline):
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:
-    """What SGD with momentum and weight decay leaves of a parameter whose gradient is always zero."""
-    velocity = 0.0
+    """What weight decay leaves of a parameter whose gradient is always zero."""
+    momentum, velocity = decay_momentum(schedule), 0.0
     for epoch in range(schedule.epochs):
         for _ in range(steps):
-            velocity = schedule.momentum * velocity + schedule.weight_decay * value
+            velocity = momentum * velocity + schedule.weight_decay * value
             value -= schedule.rate(epoch) * velocity
     return value
 
 
+def decay_momentum(schedule: Schedule) -> float:
+    """With which momentum weight decay acts: SGD treats it as a gradient, AdamW shrinks the parameter directly."""
+    return schedule.momentum if schedule.optimizer == "sgd" else 0.0
+
+
 class DecayingPast(StepHook):
-    """Weight decay with momentum and zero gradient on the frozen old branch, step by step.
+    """Weight decay with zero gradient on the frozen old branch, step by step.
 
     The published run suffered it in the adaptation of task 2: its optimiser still held the branch, with a gradient
     of zeros left over from task 1.
@@ -165,7 +170,7 @@ class DecayingPast(StepHook):
     def after_step(self, moment: Moment) -> None:
         for name, stack in self._heads[0].branches.stacks().items():
             velocity: Tensor = self.get_buffer(name)
-            velocity.mul_(self._schedule.momentum).add_(stack, alpha=self._schedule.weight_decay)
+            velocity.mul_(decay_momentum(self._schedule)).add_(stack, alpha=self._schedule.weight_decay)
             stack.sub_(velocity, alpha=moment.lr)
 
 
@@ -201,6 +206,7 @@ register_pipeline(
     branch_rows="old",
     branch_reduction="separate",
     branch_epsilon=0.0,
+    tro=1.2,
     adjust_by="task",
     new_distillation=4.0,
     temperature=1.0,

@@ -1,7 +1,7 @@
 """MEC, model expansion and compression: a new backbone beside the frozen old one, then one net that imitates both.
 
 It follows FOSTER, without its class weights. A residual head sits on the expanded model, the only stage where the
-paper puts it; its branches outlive the expanded model's backbones, so that they can be merged.
+paper puts it. Its old branch stands for the previous, compressed model, or is merged from those of expanded models.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from functools import partial
+from typing import Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
-from ..heads.base import Head
+from ..heads.base import Head, Logits, pool
 from ..heads.linear import LinearHead
+from ..heads.residual import ResidualHead
 from ..nets.expanded import ExpandedNet
+from ..nets.features import Backbone, Features
 from ..nets.net import Net
 from ..nets.output import Output, Readout
 from ..objectives import distillation
@@ -33,6 +38,8 @@ class MecSettings(PipelineSettings):
     """Weight of the old model's teaching during expansion."""
     auxiliary: float = Field(ge=0)
     """Weight of the classifier that sees the new backbone alone."""
+    old_branch: Literal["previous", "merged"]
+    """What a residual head's old branch is: the previous model's features, or branches of expanded models, merged."""
 
 
 class Mec(Pipeline):
@@ -48,7 +55,7 @@ class Mec(Pipeline):
         if task.number == 1:
             self.first_task(task, engine, LinearHead)
             return
-        expanded = expand(self.net, self._expanded_head(task), task.total)
+        expanded = expand(self.net, self._expanded_head(task, engine), task.total)
         self._train(expanded, task, engine)
         # Before compression, so that the net which is kept imitates the corrected one.
         self.remedy(expanded, task, engine)
@@ -70,22 +77,51 @@ class Mec(Pipeline):
 
         train_expanded("expansion", expanded, task, engine, objective, own.expansion)
 
-    def _expanded_head(self, task: Task) -> Head:
-        """Branches as the last expanded model left them, merged; the first have learnt nothing yet."""
-        if "expanded" in self.parts:
-            head = copy.deepcopy(largest(self.parts).head)
-            del self.parts["expanded"]
+    def _expanded_head(self, task: Task, engine: Engine) -> Head:
+        """A head for both backbones. Only a residual head keeps something of the last expanded model: its branches."""
+        last, merged = self.parts.pop("expanded", None), self.settings.old_branch == "merged"
+        if merged and isinstance(last, Net) and isinstance(last.head, ResidualHead):
+            head: Head = copy.deepcopy(last.head)
         else:
             head = self.new_head(2 * self.net.backbone.channels)
             head.grow(task.old)
         head.grow(len(task.classes))
+        if isinstance(head, ResidualHead) and not merged:
+            head.branches.assume(**self._previous_branch(head, task, engine))
         return head
+
+    def _previous_branch(self, head: ResidualHead, task: Task, engine: Engine) -> dict[str, Tensor]:
+        """The branch that passes on what the old backbone sees, as it is, and nothing of the new one.
+
+        Under the widened classifier its logits for old classes are the previous model's: ℓ'_t on old rows = ℓ̄_{t-1}.
+        """
+        moments = engine.features(Moments(self.net.backbone), task.new.join(task.memory)).mean(dim=0)
+        mean, square = moments.chunk(2)
+        variance = (square - mean.square()).clamp(min=0)
+        # Both backbones have the same width: what the second half would be does not matter, it is set to zero.
+        branch = head.branches.identity(mean.repeat(2), variance.repeat(2))
+        for tensor in branch.values():
+            tensor[len(mean) :] = 0
+        return branch
 
     def readouts(self) -> Mapping[str, Readout]:
         return {"compressed": Readout(self.net), "expanded": Readout(self.herding_net())}
 
     def herding_net(self) -> Net:
         return largest(self.parts)
+
+
+class Moments(nn.Module):
+    """A net whose features are the mean of every channel over all positions, and then its mean square."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Output:
+        seen: Features = self.backbone(images)
+        moments = torch.cat([seen.pooled, pool(seen.last.square(), self.backbone.channels)], dim=1)
+        return Output(Logits(moments), seen._replace(pooled=moments))
 
 
 register_pipeline("mec", Mec, "mec", "MEC with a plain linear classifier")
