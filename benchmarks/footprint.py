@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from drcil.data.sources.imageset import ArraySource
 from drcil.errors import UserError
+from drcil.process import configure
 from drcil.stages import Stage
 
 from .rows import Measurement, benchmark
@@ -64,6 +65,7 @@ def _printed(code: str) -> str:
 
 def report(directory: str) -> None:
     """In a process of its own: go through task 2 of a run, a few steps of it, and print MiB as JSON."""
+    configure()
     scene = Scene(Path(directory))
     learner, task = learner_before(scene.dataset, "mafdrc", 2, "2000")
     stage = stages_of(learner, task)["fusion"]

@@ -83,7 +83,7 @@ Fusion = tuple[Learner, Task, Stage, PlainFusion]
 @pytest.fixture(scope="module")
 def fusion(scene: Scene) -> Fusion:
     """The fusion stage of task 2, and its plain counterpart with the same weights."""
-    learner, task = learner_before(scene.few(2), "mafdrc", 2, "10")
+    learner, task = learner_before(scene.few(2), "mafdrc-text", 2, "10")
     stage = stages_of(learner, task)["fusion"]
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -54,8 +54,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'drcil' has no attribute '{name}'")
-    room, own = _HOMES[name]
-    return getattr(import_module(f"{__name__}.{room}"), own)
+    module, own = _HOMES[name]
+    return getattr(import_module(f"{__name__}.{module}"), own)
 
 
 def __dir__() -> list[str]:

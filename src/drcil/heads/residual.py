@@ -20,8 +20,9 @@ class ResidualHead(Head):
     ℓ = H(b_t), ℓ' = H(b̄), and the fused logits are (ℓ + ℓ')/2 (``fusion="mean"``, the paper) or ℓ + ℓ'
     (``fusion="sum"``, the published program). At task 1 there is no past and the fused logits are ℓ.
 
-    ``new_branch`` says how the new branch enters a task: ``"keep"`` goes on from the last one, ``"reset"`` begins
-    afresh. ``conv_init`` is what a fresh convolution is.
+    ``branch`` is a batch normalisation (``"bn"``, the program) or a 1×1 convolution (``"conv"``, the paper), and
+    ``conv_init`` how a fresh convolution starts. ``new_branch`` says how the new branch enters a task: ``"keep"``
+    continues from the last one, ``"reset"`` starts afresh.
     """
 
     # Pooled features would do, but for a normalisation in training: its statistics are those of all positions.
