@@ -72,9 +72,9 @@ def test_merged_the_old_branch_is_that_of_expanded_models(digits: Stream) -> Non
 
 @pytest.mark.parametrize("task", [2, 3])
 @pytest.mark.parametrize(("head", "branch"), [("drc", "bn"), ("rc", "bn"), ("drc", "conv")])
-def test_otherwise_it_answers_as_the_previous_model_does(digits: Stream, task: int, head: str, branch: str) -> None:
+def test_or_it_answers_as_the_previous_model_does(digits: Stream, task: int, head: str, branch: str) -> None:
     """ℓ'_t on old rows = ℓ̄_{t-1}, on all images of the task together: their statistics are what the branch undoes."""
-    learner = learnt("mec", digits, task - 1, head=head, branch=branch)
+    learner = learnt("mec", digits, task - 1, head=head, branch=branch, old_branch="previous")
     method, old = learner.method, 2 * (task - 1)
     assert isinstance(method, Mec)
     previous = copy.deepcopy(method.net)
