@@ -83,11 +83,18 @@ class AnswersDifferentlyOnceLoaded(Replay):
         return {"classifier": Readout(self.net, lambda output: factor * output.logits.fused)}
 
 
+class Fails(Replay):
+    """Cannot learn."""
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        raise ZeroDivisionError("nothing to divide by")
+
+
 @pytest.fixture(autouse=True)
 def outsiders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods that break a law each, known for the length of a test."""
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS.items()))
-    for kind in (MeddlesWithItsTeacher, Guesses, ForgetsToSave, AnswersDifferentlyOnceLoaded):
+    for kind in (MeddlesWithItsTeacher, Guesses, ForgetsToSave, AnswersDifferentlyOnceLoaded, Fails):
         method(kind.__name__, paper="none", year=2026, recipe="replay")(kind)
 
 
@@ -97,6 +104,7 @@ def outsiders(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MeddlesWithItsTeacher", "frozen parts", "stage 'later' changed a teacher"),
         ("Guesses", "predictions", "after task 1 readout 'classifier' has scores that are not finite"),
         ("ForgetsToSave", "resuming", "differs after resuming"),
+        ("Fails", "memory", "ZeroDivisionError: nothing to divide by"),
         ("AnswersDifferentlyOnceLoaded", "saving", "readout 'classifier' of the loaded model answers differently"),
     ],
 )

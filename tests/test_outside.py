@@ -154,7 +154,9 @@ def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(sho
     gone = str(tmp_path / "gone" / "my_plugin.py")
     config.write_text(config.read_text().replace(str(shop / "my_plugin.py"), gone))
     refused = complaint("evaluate", "copy/r", STREAM, cwd=tmp_path)
-    assert refused == (f"drcil: copy/r needs the plugin '{gone}'; install it, or name it with --plugin")
+    assert refused == (
+        f"drcil: copy/r needs the plugin '{gone}'; install it, or name it with --plugin or drcil.use_plugins"
+    )
     assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)) == result(shop / "r")
     said("evaluate", "copy/r", STREAM, "--plugin", "copy/my_plugin.py", cwd=tmp_path)
 

@@ -145,7 +145,7 @@ def require(*names: str) -> str:
 def test_a_plugin_that_a_run_needs_must_be_there_and_is_never_imported_because_a_file_says_so(room: Path) -> None:
     for name in ("lamp", str(room / "lamp.py")):
         told = python(room, require(name))
-        assert told == f"runs/mine needs the plugin '{name}'; install it, or name it with --plugin"
+        assert told == f"runs/mine needs the plugin '{name}'; install it, or name it with --plugin or drcil.use_plugins"
         assert python(room, use("lamp.py") + require(name) + SHOW) == f"{{'lamp': '{room / 'lamp.py'}'}}"
     assert python(room, "import lamp\n" + require("lamp") + SHOW) == "{'lamp': 'lamp'}"
 
@@ -183,3 +183,18 @@ def test_a_name_of_drcil_cannot_be_taken(room: Path, first: str) -> None:
         "from drcil.methods import METHODS\nlen(METHODS)\n",
     )
     assert "method 'icarl' is registered twice" in said and "drcil" in said and "'mine'" in said
+
+
+def test_a_name_that_is_missing_does_not_stay_in_the_way(room: Path) -> None:
+    code = use("absent") + "from drcil.methods import METHODS\n"
+    look = "try: METHODS['replay']\nexcept Exception as error: print(error)\n"
+    told = python(room, code + look + "print(METHODS['replay'].name)").splitlines()
+    assert told == ["the plugin 'absent' cannot be used: there is no such module", "replay"]
+
+
+def test_a_method_without_a_recipe_is_told_and_listed(room: Path) -> None:
+    (room / "mine.py").write_text(METHOD.format(name="mine").replace('recipe="replay"', 'recipe="mine"'))
+    said = python(room, use("mine") + "import drcil\ndrcil.Learner('mine').learn(drcil.stream('digits-b0-5')[0])")
+    assert said == "drcil has no recipe 'mine.toml'; a method from outside gives its own file"
+    listed = "from drcil.cli import main\nmain(['list', 'methods', '--json'])"
+    assert '"name": "mine"' in python(room, use("mine") + listed)

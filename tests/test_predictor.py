@@ -93,9 +93,14 @@ def test_what_cannot_be_used_is_refused(saved: Path) -> None:
     for options, sentence in (
         ({"device": "abacus"}, "unknown device 'abacus'"),
         ({"device": "cpu", "precision": "16-mixed"}, "needs a GPU"),
+        ({"device": "cpu", "precision": "fp16"}, "unknown precision 'fp16'"),
+        ({"device": "cpu", "batch": 0}, "a batch of 0 images"),
+        ({"device": "cpu", "workers": -3}, "-3 workers"),
     ):
         with pytest.raises(UserError, match=sentence):
             drcil.load_predictor(saved, **options)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="at least one thread is needed, not 0"):
+        drcil.configure(threads=0)
     predictor = drcil.load_predictor(saved, device="cpu")
     with pytest.raises(UserError, match="no task has been learnt"):
         Predictor({}, (), predictor.shape, predictor._inference)

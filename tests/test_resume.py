@@ -195,7 +195,7 @@ def test_settings_cannot_change_halfway(tmp_path: Path, monkeypatch: pytest.Monk
         assert before.count(old) == 1
         config.write_text(before.replace(old, new))
         with pytest.raises(
-            UserError, match=rf"cannot be resumed: '{name}' in its config.toml is not what it was when task"
+            UserError, match=rf"cannot be resumed: '{name}' in config.toml is not what it was when task"
         ):
             Run.open(run.directory).go()
     config.write_text(before)

@@ -77,6 +77,8 @@ def load_plugins() -> None:
             try:
                 _load(waiting[0])
             except _MissingError as error:
+                # Or nothing could be looked up any more in this process.
+                _named.pop(waiting[0], None)
                 raise UserError(f"the plugin '{waiting[0]}' cannot be used: {error}") from None
 
 
@@ -89,7 +91,9 @@ def require_plugins(names: Iterable[str], needed_by: object) -> None:
     present = {_stem(name) for name in (*_installed(), *named_plugins())}
     for name in names:
         if _stem(name) not in sys.modules and _stem(name) not in present:
-            raise UserError(f"{needed_by} needs the plugin '{name}'; install it, or name it with --plugin")
+            raise UserError(
+                f"{needed_by} needs the plugin '{name}'; install it, or name it with --plugin or drcil.use_plugins"
+            )
 
 
 def needed_plugins(*used: tuple[Registry[Any], str]) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import os
 
 import torch
 
+from .errors import UserError
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Options of glibc's ``mallopt``."""
 _KEPT_BLOCKS = (1 << 30, 32 << 20)
@@ -21,6 +23,8 @@ def configure(threads: int | None = None) -> None:
     it by itself but the command line.
     """
     if threads is not None:
+        if threads < 1:
+            raise UserError(f"at least one thread is needed, not {threads}")
         torch.set_num_threads(threads)
     if torch.cuda.is_available():
         make_repeatable()

@@ -32,4 +32,5 @@ def show(
     screen.print(task_table(result))
     screen.print(summary_table(result))
     if not result["complete"]:
-        screen.print(f"not finished; continue with 'drcil resume {directory}'", markup=False, soft_wrap=True)
+        plugins = "".join(f" --plugin {name}" for name in run.settings.plugins)
+        screen.print(f"not finished; continue with 'drcil resume {directory}{plugins}'", markup=False, soft_wrap=True)

@@ -24,7 +24,9 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def require_precision(precision: Precision, device: torch.device) -> None:
-    """Half precision with loss scaling exists on GPUs only."""
+def require_precision(precision: str, device: torch.device) -> None:
+    """It must be known, and half precision with loss scaling exists on GPUs only."""
+    if precision not in get_args(Precision):
+        raise unknown("precision", precision, get_args(Precision))
     if precision == "16-mixed" and device.type == "cpu":
         raise UserError("--precision 16-mixed needs a GPU, but the device is the CPU; use --precision bf16-mixed or 32")

@@ -15,6 +15,7 @@ from ..data.augment import normalise
 from ..data.sources.cache import PictureCache, through
 from ..data.sources.imageset import ImageSet
 from ..data.sources.reader import Reader, cut
+from ..errors import UserError
 from ..nets.output import Output, Readout
 from .device import Precision, require_precision
 from .frozen import frozen_copy
@@ -39,6 +40,8 @@ class Inference:
     ) -> None:
         """``workers``: processes that decode images from disk; ``cache`` keeps what they decoded."""
         require_precision(precision, device)
+        if batch < 1 or workers < 0:
+            raise UserError(f"a batch of {batch} images and {workers} workers are not possible; give at least 1 and 0")
         self.device, self.mean, self.std = device, tuple(mean), tuple(std)
         self.precision, self.workers, self.batch, self.cache = precision, workers, batch, cache
 

@@ -98,4 +98,4 @@ def named_method(text: str) -> tuple[MethodSpec, str | None]:
 
 
 def _first_line(cls: type) -> str:
-    return (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return (cls.__doc__ or "").strip().partition("\n")[0].rstrip(".")

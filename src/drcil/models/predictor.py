@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ..data.own import images_from
 from ..data.sources.imageset import ImageSet, ImageShape, Source
@@ -50,7 +51,9 @@ class Predictor:
         self._inference = inference
         self._readouts = frozen_readouts(readouts)
         for readout in self._readouts.values():
-            inference.placed(readout.net)
+            for part in (readout.net, readout.scores):
+                if isinstance(part, nn.Module):
+                    inference.placed(part)
 
     @classmethod
     def of(cls, model: Model, inference: Inference) -> Predictor:

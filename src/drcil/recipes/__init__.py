@@ -86,7 +86,10 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
 
 
 def _read(file: str) -> dict[str, Any]:
-    return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
+    try:
+        return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"drcil has no recipe '{file}'; a method from outside gives its own file") from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:

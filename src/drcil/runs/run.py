@@ -157,15 +157,16 @@ class Run:
     def _require_unchanged(self, task: Path, fresh: Model) -> None:
         """A run is a function of its settings: they cannot change halfway, neither in the file nor in a recipe."""
         state = parse_state(task)
-        before = {**state.settings, **read_state(task).get("run", {}), "memory": state.memory.budget}
-        settings = fresh.method.settings.model_dump(mode="json")
-        now = {**settings, **self.settings.choices(), "memory": str(fresh.memory.budget)}
-        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if changed:
-            raise UserError(
-                f"{self.directory} cannot be resumed: '{changed[0]}' in its {CONFIG} is not what it was when task "
-                f"{len(state.tasks)} was learnt; start a new run, or restore the file"
-            )
+        kept = {**read_state(task).get("run", {}), "memory": state.memory.budget}
+        chosen = {**self.settings.choices(), "memory": str(fresh.memory.budget)}
+        resolved = fresh.method.settings.model_dump(mode="json")
+        for where, before, now in ((CONFIG, kept, chosen), ("the recipe", state.settings, resolved)):
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            if changed:
+                raise UserError(
+                    f"{self.directory} cannot be resumed: '{changed[0]}' in {where} is not what it was when task "
+                    f"{len(state.tasks)} was learnt; start a new run, or restore the file"
+                )
 
     def _close(self, learner: Learner, stream: Stream, digest: str, number: int, learning: float) -> None:
         """Measure a learnt task and keep all of it, at once."""

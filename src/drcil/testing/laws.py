@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..disk import read_json, read_tensors
-from ..errors import unknown
+from ..errors import UserError, unknown
 from ..learner import Learner, load_learner
 from ..methods import METHODS
 from ..runs.plan import load_stream
@@ -61,9 +61,13 @@ def check_method(
             failure: BrokenLaw | None = None
             try:
                 LAWS[name](trial)
-            except BrokenLaw as error:
-                failure = error
-                broken.append(error)
+            except (UserError, BrokenLaw) as error:
+                failure = BrokenLaw(str(error))
+            except Exception as error:
+                failure = BrokenLaw(f"{type(error).__name__}: {error}")
+                failure.__cause__ = error
+            if failure is not None:
+                broken.append(failure)
             if told is not None:
                 told(name, failure)
     if broken:
