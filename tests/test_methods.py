@@ -28,7 +28,7 @@ KEYS = {
 """What ``result.json`` must have."""
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=[name for name, spec in METHODS.items() if spec.alias_of is None])
 def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
     """Three tasks of digits by each method, far too short to be good; once more with interruptions."""
     with pytest.MonkeyPatch.context() as patch:

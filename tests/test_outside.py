@@ -117,6 +117,7 @@ def test_a_model_needs_the_plugins_of_its_parts(tmp_path: Path, monkeypatch: pyt
         assert json.loads((tmp_path / name / "state.json").read_text())["plugins"] == plugins
 
 
+@pytest.mark.slow
 def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Path, tmp_path: Path) -> None:
     words = ("compare", "smooth-replay", "replay", *TINY[:-1], *BRIEF)
     first = said(*words, "--plugin", shop / "my_plugin.py", cwd=tmp_path)
@@ -214,6 +215,7 @@ def test_help_imports_no_plugin(tmp_path: Path) -> None:
     assert "--backbone" in said("run", "--help", "--plugin", "broken.py", cwd=tmp_path, DRCIL_PLUGINS="broken.py")
 
 
+@pytest.mark.slow
 def test_its_method_is_checked_on_its_own_data(shop: Path) -> None:
     words = ("check", "smooth-replay", "--stream", STREAM, "--law", "memory", "--law", "resuming", "--law", "saving")
     assert said(*words, "--plugin", "my_plugin.py", cwd=shop).splitlines() == [
