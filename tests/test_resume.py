@@ -184,7 +184,7 @@ def test_settings_cannot_change_halfway(tmp_path: Path, monkeypatch: pytest.Monk
     config = run.directory / "config.toml"
     before = config.read_text()
     for old, new, name in (
-        ('"later.batch_size" = 64', '"later.batch_size" = 48', "later"),
+        ('"later.batch_size" = 64', '"later.batch_size" = 48', "later.batch_size"),
         ("[settings]", 'augment = "none"\n[settings]', "augment"),
         ("[settings]", 'backbone = "resnet20"\n[settings]', "backbone"),
         ("order_seed = 1993", "order_seed = 7", "order_seed"),

@@ -11,7 +11,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,10 +161,10 @@ class Run:
         chosen = {**self.settings.choices(), "memory": str(fresh.memory.budget)}
         resolved = fresh.method.settings.model_dump(mode="json")
         for where, before, now in ((CONFIG, kept, chosen), ("the recipe", state.settings, resolved)):
-            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            if changed:
+            changed = _first_difference(before, now)
+            if changed is not None:
                 raise UserError(
-                    f"{self.directory} cannot be resumed: '{changed[0]}' in {where} is not what it was when task "
+                    f"{self.directory} cannot be resumed: '{changed}' in {where} is not what it was when task "
                     f"{len(state.tasks)} was learnt; start a new run, or restore the file"
                 )
 
@@ -232,6 +232,17 @@ class Run:
     def log(self, event: str, **entries: Any) -> None:
         """Add a line to the run's event log."""
         append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
+
+
+def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The name of the first entry that differs, inside a group of entries by its own name; None where all agree."""
+    for name in {**before, **now}:
+        one, other = before.get(name), now.get(name)
+        if one != other:
+            if isinstance(one, Mapping) and isinstance(other, Mapping):
+                return _first_difference(one, other)
+            return name
+    return None
 
 
 def _figures_by_readout(learner: Learner, stream: Stream, number: int) -> dict[str, dict[str, float | None]]:
