@@ -85,6 +85,22 @@ def test_a_name_and_the_same_choice_made_by_hand_learn_the_same_weights(digits: 
     assert all(torch.equal(by_name[key], by_hand[key]) for key in by_name)
 
 
+def test_names_combine_a_pipeline_with_a_head_and_remedies(digits: Stream) -> None:
+    assert METHODS["maf+drc+la"].presets == METHODS["mafdrc"].presets
+    learner = learnt("mdt+norm", digits, 2)
+    by_hand = learnt("mdt", digits, 2, settings={"head": "norm"})
+    tensors = by_hand.method.state().tensors
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in learner.method.state().tensors.items())
+    for name, message in (
+        ("icarl+wa", "'icarl' cannot be combined with 'wa' or anything else"),
+        ("mdt+x", "'mdt' cannot be combined with 'x'; known: mdt\\+la"),
+        ("mdt+drc+", "'mdt\\+drc' cannot be combined with ''"),
+        ("mtd+drc", "unknown method 'mtd'; did you mean 'mdt"),
+    ):
+        with pytest.raises(UserError, match=message):
+            METHODS[name]
+
+
 @pytest.mark.parametrize("remedies", [["wa", "bft"], ["la", "la"], ["la2"]])
 def test_remedies_that_make_no_sense_are_refused(remedies: list[str]) -> None:
     with pytest.raises(UserError, match="remedies"):

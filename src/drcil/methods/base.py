@@ -62,6 +62,11 @@ class Method(ABC):
         self.architecture = architecture
         self.parts: dict[str, Part] = {}
 
+    @classmethod
+    def addons(cls, presets: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """What ``+NAME`` behind the method's name sets, by that name, over the settings that the name fixes."""
+        return {}
+
     def needs_memory(self) -> bool:
         """Whether it cannot do without at least one exemplar of every class."""
         return False
@@ -78,7 +83,7 @@ class Method(ABC):
         """Called when the memory holds the task's exemplars; ``features`` are the herding net's, computed once."""
 
     def readouts(self) -> Mapping[str, Readout]:
-        """The ways to read class scores; the first is primary."""
+        """The ways to read class scores; the first leads."""
         return {"classifier": Readout(self.net)}
 
     def herding_net(self) -> nn.Module:
@@ -130,7 +135,7 @@ class Method(ABC):
         self.parts = parts
 
     def parameters(self, readout: str | None = None) -> int:
-        """Learnt numbers that a readout's net answers with, not those for training alone; None: the primary readout."""
+        """Learnt numbers that a readout's net answers with, not those for training alone; None: the leading one."""
         known = self.readouts()
         net = known[readout or next(iter(known))].net
         return net.size() if isinstance(net, Net) else sum(parameter.numel() for parameter in net.parameters())

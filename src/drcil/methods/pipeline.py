@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import Field, field_validator
@@ -70,6 +71,14 @@ class Pipeline(Method):
     """A method whose classifier is a matter of choice."""
 
     settings: PipelineSettings
+
+    @classmethod
+    def addons(cls, presets: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        remedies = tuple(presets.get("remedies", ()))
+        return {
+            **{remedy: {"remedies": (*remedies, remedy)} for remedy in get_args(Remedy)},
+            **{head: {"head": head} for head in HEADS},
+        }
 
     def needs_memory(self) -> bool:
         """Balanced fine-tuning has nothing to balance with where old classes have no images."""

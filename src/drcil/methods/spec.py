@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,12 +41,36 @@ class MethodSpec:
         known = self.build.readout_names
         return known if self.readout is None else tuple(dict.fromkeys((self.readout, *known)))
 
+    def combined_with(self, addon: str) -> MethodSpec:
+        """The method with an add-on: another head, one more remedy."""
+        presets = self.build.addons(self.presets)
+        if addon not in presets:
+            known = ", ".join(f"{self.name}+{one}" for one in presets)
+            hint = f"; known: {known}" if known else " or anything else"
+            raise UserError(f"'{self.name}' cannot be combined with '{addon}'{hint}")
+        name, summary = f"{self.name}+{addon}", f"{self.summary}, with {addon}"
+        return replace(self, name=name, summary=summary, presets={**self.presets, **presets[addon]})
+
     def require_readout(self, name: str) -> None:
         if name not in self.readouts:
             raise unknown(f"readout of '{self.name}'", name, self.readouts)
 
 
-METHODS: Registry[MethodSpec] = Registry("method", "drcil.methods")
+class MethodTable(Registry[MethodSpec]):
+    """Methods by name. ``NAME+ADDON`` that nobody registered is the method combined with its add-on."""
+
+    def __getitem__(self, name: str) -> MethodSpec:
+        base, *addons = name.split("+")
+        if not addons or name in self:
+            return super().__getitem__(name)
+        return functools.reduce(MethodSpec.combined_with, addons, super().__getitem__(base))
+
+    def origin(self, name: str) -> str | None:
+        self[name]
+        return super().origin(name if name in self else name.partition("+")[0])
+
+
+METHODS = MethodTable("method", "drcil.methods")
 
 
 M = TypeVar("M", bound=type[Method])

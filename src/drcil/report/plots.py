@@ -31,7 +31,7 @@ class Line:
     seen: list[int]
     accuracy: list[float]
     average: float
-    primary: bool
+    leads: bool
     error: list[float] | None = None
     """Standard error of each point of a mean."""
 
@@ -109,10 +109,10 @@ def _draw(axes: Axes, line: Line, label: str, index: int) -> None:
         color=colour,
         marker=_MARKERS[index // len(_COLOURS) % len(_MARKERS)],
         markersize=5,
-        linewidth=2.0 if line.primary else 1.4,
-        linestyle="-" if line.primary else (0, (4, 2)),
+        linewidth=2.0 if line.leads else 1.4,
+        linestyle="-" if line.leads else (0, (4, 2)),
         clip_on=False,
-        zorder=3 if line.primary else 2.5,
+        zorder=3 if line.leads else 2.5,
     )
     if line.error:
         band = list(zip(line.accuracy, line.error, strict=True))

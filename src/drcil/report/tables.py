@@ -32,9 +32,9 @@ def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, heade
         table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
     for number in tasks or range(1, len(result["curve"]) + 1):
         seen, accuracies, average = _until(result, number)
-        primary, *rest = accuracies.values()
+        leading, *rest = accuracies.values()
         seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
-        table.add_row(str(number), str(seen), primary, f"{average:.2f}", *rest, seconds)
+        table.add_row(str(number), str(seen), leading, f"{average:.2f}", *rest, seconds)
     return table
 
 
