@@ -10,6 +10,7 @@ import torch
 
 from drcil import disk
 from drcil.errors import UserError
+from drcil.reading import read_json
 
 
 class Halt(BaseException):
@@ -28,7 +29,7 @@ def test_an_interrupted_write_leaves_what_was_there(
     monkeypatch.setattr(os, moment, halt)
     with pytest.raises(Halt):
         disk.write_json(tmp_path / "file.json", {"new": 2})
-    assert disk.read_json(tmp_path / "file.json") == {"old": 1}
+    assert read_json(tmp_path / "file.json") == {"old": 1}
     assert os.listdir(tmp_path) == ["file.json"]
 
 
@@ -64,9 +65,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text('{"a": ')
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{")
     with pytest.raises(UserError, match=r"torn.json is not valid JSON"):
-        disk.read_json(tmp_path / "torn.json")
+        read_json(tmp_path / "torn.json")
     with pytest.raises(UserError, match=r"cannot read .*absent.json: No such file"):
-        disk.read_json(tmp_path / "absent.json")
+        read_json(tmp_path / "absent.json")
     for name in ("torn.safetensors", "absent.safetensors"):
         with pytest.raises(UserError, match=f"cannot read .*{name}"):
             disk.read_tensors(tmp_path / name)

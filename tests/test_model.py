@@ -16,7 +16,8 @@ from PIL import Image
 import drcil
 from drcil import Learner, UserError
 from drcil.data.sources.imageset import ChainSource
-from drcil.disk import read_json, read_tensors, write_json, write_tensors
+from drcil.disk import read_tensors, write_json, write_tensors
+from drcil.reading import read_json
 from drcil.runs.begin import begin_run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream

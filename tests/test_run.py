@@ -86,7 +86,7 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     for text, sentence in (
         ("format = 9", "has run format 9; this version of drcil reads format 2"),
-        ("format =", "config.toml cannot be read"),
+        ("format =", "config.toml is not valid TOML"),
         ('format = 2\nmethod = "replay"', "invalid run option: 'stream' is missing"),
     ):
         config.write_text(text)

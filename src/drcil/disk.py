@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
 from .errors import UserError
+from .reading import file_size
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -68,15 +70,6 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> None:
     """Tensors by name in safetensors format, with a JSON note in the header."""
     plain = {
@@ -87,11 +80,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What ``write_tensors`` wrote: the tensors (on the CPU) and the note."""
+    file_size(path)
     try:
         with safe_open(path, framework="pt") as file:
             note = json.loads((file.metadata() or {}).get("note", "{}"))
             return {name: file.get_tensor(name) for name in file.keys()}, note  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 
 
@@ -132,11 +126,11 @@ def _aside(path: Path) -> Path:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory of plain files, if it is there."""
-    if path.is_dir():
-        for file in path.iterdir():
-            file.unlink()
-        path.rmdir()
+    """Remove a directory, if it is there. Of a link the link goes, not what it leads to."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.is_dir():
+        shutil.rmtree(path)
 
 
 @contextmanager

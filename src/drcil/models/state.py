@@ -9,9 +9,10 @@ from pydantic import BaseModel, ValidationError
 
 from ..data.datasets.dataset import DataSpec
 from ..data.sources.imageset import ImageShape
-from ..disk import put_back, read_json
+from ..disk import put_back
 from ..errors import UserError
 from ..methods import Architecture
+from ..reading import read_json
 from ..validation import explain
 
 FORMAT = 2

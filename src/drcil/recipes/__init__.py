@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, unknown
+from ..reading import read_toml
 
 COMMON, DEFAULT, STREAMS, LIKE = "common", "default", "streams", "like"
 
@@ -78,7 +79,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
-    tables = _read(f"{recipe}.toml") if isinstance(recipe, str) else _read_file(recipe)
+    tables = _read(f"{recipe}.toml") if isinstance(recipe, str) else read_toml(recipe)
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UserError(f"recipe '{recipe}': '{name}' stands outside of all tables; put it into [{COMMON}]")
@@ -90,12 +91,3 @@ def _read(file: str) -> dict[str, Any]:
         return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"drcil has no recipe '{file}'; a method from outside gives its own file") from None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"the recipe {path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"the recipe {path} is not valid TOML: {error}") from None

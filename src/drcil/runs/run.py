@@ -10,7 +10,6 @@ import json
 import os
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,6 @@ from ..disk import (
     append_line,
     leftovers,
     locked,
-    read_json,
     read_tensors,
     remove_directory,
     write_directory,
@@ -36,6 +34,7 @@ from ..models.directory import read_model, write_model
 from ..models.model import Model
 from ..models.state import parse_state, read_state
 from ..plugins import require_plugins
+from ..reading import is_file, read_json, read_toml
 from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
@@ -74,13 +73,10 @@ class Run:
     def read(cls, directory: Path) -> Run:
         """The same without its plugins: enough to read its settings and its result."""
         path = directory / CONFIG
-        if not path.is_file():
-            why = f"it has no {CONFIG}" if directory.exists() else "there is no such directory"
+        if not is_file(path):
+            why = f"it has no {CONFIG}" if os.path.exists(directory) else "there is no such directory"
             raise UserError(f"{directory} is not a run: {why}")
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
+        values = read_toml(path)
         if values.get("format") != FORMAT:
             found = values.get("format")
             raise UserError(f"{directory} has run format {found}; this version of drcil reads format {FORMAT}")

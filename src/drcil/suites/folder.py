@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..disk import leftovers, locked, read_json, write_bytes, write_json
+from ..disk import leftovers, locked, write_bytes, write_json
 from ..errors import UserError
+from ..reading import read_json
 from ..report.comparison import Summary, as_json, markdown, runs_csv, summary_csv
 from ..report.plots import plot_comparison
 from ..runs.begin import RUNS

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..disk import read_json, read_tensors
+from ..disk import read_tensors
 from ..errors import UserError, unknown
 from ..learner import Learner, load_learner
 from ..methods import METHODS
+from ..reading import read_json
 from ..runs.plan import load_stream
 from ..runs.run import PREDICTIONS, RESULT, Run
 from ..streams.budget import Budget

@@ -1,0 +1,95 @@
+"""Reading files that may be anything: only regular files, of a bounded size, with an error for people otherwise.
+
+A named pipe would be waited for and a device read without end; neither is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .errors import UserError
+
+TEXT_LIMIT = 2**28
+"""Bytes of a JSON or TOML file, at most: far above what a model of a million exemplars takes."""
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a regular file; also for names that the system does not accept."""
+    return os.path.isfile(path)
+
+
+def file_size(path: Path, limit: int | None = None) -> int:
+    """Bytes of a regular file; anything else there, or a larger file, is refused."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"cannot read {path}: it is {_kind(status.st_mode)}, not a file")
+    if limit is not None and status.st_size > limit:
+        raise UserError(f"cannot read {path}: it has {status.st_size} bytes, more than the {limit} that are accepted")
+    return status.st_size
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """The content of a regular file."""
+    file_size(path, limit)
+    try:
+        return path.read_bytes()
+    except (OSError, MemoryError) as error:
+        raise unreadable(path, error) from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says. Numbers are finite."""
+    content = read_bytes(path, TEXT_LIMIT)
+    try:
+        return json.loads(content, parse_constant=_no_number, parse_float=_finite)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    except RecursionError:
+        raise UserError(f"{path} is not valid JSON for drcil: it is nested too deeply") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says. Numbers are finite."""
+    content = read_bytes(path, TEXT_LIMIT)
+    try:
+        return tomllib.loads(content.decode(), parse_float=_finite)
+    except ValueError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError:
+        raise UserError(f"{path} is not valid TOML for drcil: it is nested too deeply") from None
+
+
+def unreadable(path: Path, error: BaseException) -> UserError:
+    """The error for a file that cannot be read."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or "not enough memory"
+    return UserError(f"cannot read {_shortened(path)}: {reason}")
+
+
+def _shortened(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 300 else f"{text[:100]}…{text[-100:]}"
+
+
+def _kind(mode: int) -> str:
+    names = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return names.get(stat.S_IFMT(mode), "a device")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no finite number")
