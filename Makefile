@@ -1,6 +1,7 @@
 # make run         set up if needed, then start a run; another one: make run ARGS="icarl digits-b0-5 --seed 1"
-# make test        what must pass before every commit: lint, types, fast tests with coverage
+# make test        what must pass before every commit: lint, types, fast tests
 # make test-slow   tests that take minutes
+# make coverage    the fast tests again, and which lines they run
 # make test-data   tests on real datasets, in the directory that DRCIL_DATA names
 # make bench       speed and memory against targets; some of it: make bench ARGS="--rows fusion-speed,memory"
 # make clean       remove the environment and all caches
@@ -18,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # pytest answers 5 when a mark selects no test, which is no failure.
 OR_NONE := || test $$? -eq 5
 
-.PHONY: run test test-slow test-data bench clean
+.PHONY: run test coverage test-slow test-data bench clean
 .DEFAULT_GOAL := test
 
 run: $(CORE)
@@ -28,6 +29,9 @@ test: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) -m "not slow and not data" -n 2
+
+coverage: $(DEV)
 	$(PYTEST) -m "not slow and not data" -n 2 --cov
 
 test-slow: $(DEV)

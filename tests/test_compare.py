@@ -239,6 +239,7 @@ def test_a_finished_run_serves_every_readout(begun_as: str, asked: str, tmp_path
     assert (found["avg"], found["curve"], found["parameters"]) == (own["avg"], own["curve"], own["parameters"])
 
 
+@pytest.mark.slow
 def test_readouts_of_one_training_are_rows_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["foster", "replay", "foster:boosted", "foster-b4"]
     assert main(["compare", *names, "digits-b0-5", *TINY_OPTIONS, "--json"]) == 0

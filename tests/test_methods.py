@@ -28,7 +28,15 @@ KEYS = {
 """What ``result.json`` must have."""
 
 
-@pytest.fixture(scope="module", params=[name for name, spec in METHODS.items() if spec.alias_of is None])
+def once_of_each_kind() -> Iterator[object]:
+    """All methods. Names for combinations of what other names have are slow, but for two."""
+    for name, spec in METHODS.items():
+        if spec.alias_of is None:
+            fast = not spec.presets or name in ("mafdrc", "mecdrc")
+            yield pytest.param(name, marks=() if fast else pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=once_of_each_kind())
 def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
     """Three tasks of digits by each method, far too short to be good; once more with interruptions."""
     with pytest.MonkeyPatch.context() as patch:

@@ -87,7 +87,7 @@ def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("what", ["r", "r/tasks/02"])
+@pytest.mark.parametrize("what", ["r", pytest.param("r/tasks/02", marks=pytest.mark.slow)])
 def test_a_run_and_a_model_are_evaluated_with_it(what: str, shop: Path) -> None:
     words = ("evaluate", what, STREAM)
     found = json.loads(said(*words, "--json", "--plugin", "my_plugin.py", cwd=shop))
@@ -149,6 +149,7 @@ def events(run: Path) -> str:
     return (run / "events.jsonl").read_text() if (run / "events.jsonl").exists() else ""
 
 
+@pytest.mark.slow
 def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(shop: Path, tmp_path: Path) -> None:
     shutil.copytree(shop, tmp_path / "copy")
     config = tmp_path / "copy" / "r" / "config.toml"
@@ -162,6 +163,7 @@ def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(sho
     said("evaluate", "copy/r", STREAM, "--plugin", "copy/my_plugin.py", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_an_installed_one_needs_no_naming_and_is_kept(tmp_path: Path) -> None:
     for file in OUTSIDE.glob("my_plugin.*"):
         shutil.copy(file, tmp_path)
@@ -184,6 +186,7 @@ def test_one_that_nothing_is_used_of_is_not_kept(monkeypatch: pytest.MonkeyPatch
     assert needed_by(settings.model_copy(update={"backbone": "own"}), load_stream(settings, digits)) == (__name__,)
 
 
+@pytest.mark.slow
 def test_a_list_shows_where_a_thing_comes_from(shop: Path) -> None:
     shown = said("--plugin", "my_plugin.py", "list", "backbones", cwd=shop)
     rows = {line.split()[0]: line.split()[-1] for line in shown.splitlines() if line.strip()}
@@ -225,6 +228,7 @@ def test_its_method_is_checked_on_its_own_data(shop: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_its_names_are_listed_with_their_origin(shop: Path) -> None:
     for kind, name in (("datasets", "bars"), ("streams", STREAM), ("augmentations", "roll"), ("metrics", "worst_task")):
         listed = json.loads(said("list", kind, "--json", "--plugin", "my_plugin.py", cwd=shop))

@@ -103,7 +103,7 @@ class Watch:
             Run.open(directory).go(listener=self, after_task=after_task)
 
 
-@pytest.mark.parametrize("method", ["icarl", "mafdrc"])
+@pytest.mark.parametrize("method", [pytest.param("icarl", marks=pytest.mark.slow), "mafdrc"])
 def test_a_killed_process_is_resumed_bit_for_bit(method: str, tmp_path: Path) -> None:
     make_run(tmp_path / "whole", method, engine=UNWATCHED).go()
     make_run(tmp_path / "killed", method)
