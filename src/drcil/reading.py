@@ -5,18 +5,20 @@ A named pipe would be waited for and a device read without end; neither is opene
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
 import tomllib
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from .errors import UserError
 
 TEXT_LIMIT = 2**28
 """Bytes of a JSON or TOML file, at most: far above what a model of a million exemplars takes."""
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -35,6 +37,26 @@ def file_size(path: Path, limit: int | None = None) -> int:
     if limit is not None and status.st_size > limit:
         raise UserError(f"cannot read {path}: it has {status.st_size} bytes, more than the {limit} that are accepted")
     return status.st_size
+
+
+def open_file(path: str | os.PathLike[str], limit: int) -> BinaryIO:
+    """A regular file, open for reading; an ``OSError`` for anything else there, and for a larger file.
+
+    What was opened is looked at, not the name: another file cannot come in between. Without ``O_NONBLOCK`` opening a
+    named pipe would wait for someone to write to it.
+    """
+    handle = os.open(path, os.O_RDONLY | _AT_ONCE)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, f"it is {_kind(status.st_mode)}, not a file", os.fspath(path))
+        if status.st_size > limit:
+            why = f"it has {status.st_size} bytes, more than the {limit} that are accepted"
+            raise OSError(errno.EFBIG, why, os.fspath(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
