@@ -206,7 +206,7 @@ def test_values_are_toml_or_else_text(text: str, value: object) -> None:
 def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, *TINY, "--json", "--out", "r"], check=True, capture_output=True, text=True)
     result = json.loads(done.stdout)
-    assert result == json.loads((tmp_path / "r" / "result.json").read_text())
+    assert result.items() <= json.loads((tmp_path / "r" / "result.json").read_text()).items()
     assert result["complete"] and len(result["curve"]) == 2
     assert "task 1/2 first: 1 epoch in" in done.stderr and "task 2 done: 4 classes, accuracy" in done.stderr
     assert "\x1b" not in done.stderr

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from drcil.disk import read_tensors, remove_directory
+from drcil.disk import read_tensors, remove_directory, write_sealed
 from drcil.errors import UserError
-from drcil.reading import file_size, is_file, read_bytes, read_json, read_toml
+from drcil.reading import file_size, is_file, read_bytes, read_json, read_sealed, read_toml
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,19 @@ def test_removing_a_link_to_a_directory_leaves_the_directory(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to("precious")
     remove_directory(tmp_path / "link")
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["precious", "file"]
+
+
+def test_a_sealed_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.json"
+    value = {"b": [1, 2.5, None], "a": {"ü": "x"}}
+    write_sealed(path, value)
+    assert read_sealed(path) == value
+    content = path.read_bytes()
+    for place in range(len(content)):
+        for bit in (1, 4, 16, 64):
+            path.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            with suppress(UserError):
+                assert read_sealed(path) == value, "only what does not change the meaning is let pass"
+    path.write_text("[]")
+    with pytest.raises(UserError, match=r"sealed.json is damaged: it holds no table"):
+        read_sealed(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from drcil import Learner
 from drcil.cli import main
 from drcil.errors import UserError
 from drcil.runs.begin import begin_run
+from drcil.runs.evaluate import evaluate
 from drcil.runs.plan import load_stream, plan_run
 from drcil.runs.result import led_by
 from drcil.runs.run import Run
@@ -70,7 +72,7 @@ def test_nothing_that_is_there_is_touched(tmp_path: Path) -> None:
     for place in ("full", "full/letter"):
         with pytest.raises(UserError, match="exists and is not an empty directory; choose another --out"):
             begin_run(SETTINGS, tmp_path / place)
-    with pytest.raises(UserError, match=r"cannot write .*config.toml: Not a directory"):
+    with pytest.raises(UserError, match=r"cannot write .*: Not a directory"):
         begin_run(SETTINGS, tmp_path / "full" / "letter" / "run")
 
 
@@ -85,9 +87,9 @@ def test_what_is_not_a_run_is_said(tmp_path: Path) -> None:
         Run.open(tmp_path)
     config = tmp_path / "config.toml"
     for text, sentence in (
-        ("format = 9", "has run format 9; this version of drcil reads format 2"),
+        ("format = 9", "has run format 9; this version of drcil reads format 3"),
         ("format =", "config.toml is not valid TOML"),
-        ('format = 2\nmethod = "replay"', "invalid run option: 'stream' is missing"),
+        ('format = 3\nmethod = "replay"', "invalid run option: 'stream' is missing"),
     ):
         config.write_text(text)
         with pytest.raises(UserError, match=sentence):
@@ -107,7 +109,7 @@ def test_going_again_on_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert {file: file.read_bytes() for file in files} == files
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     kinds = [event["event"] for event in events]
-    assert kinds == ["Started", "StageStarted", "EpochDone", "StageDone", "TaskDone", "Started"]
+    assert kinds == ["Started", "StageStarted", "EpochDone", "StageDone", "TaskDone"]
 
 
 def test_tasks_are_counted_beyond_ninety_nine(tmp_path: Path) -> None:
@@ -218,7 +220,8 @@ def test_classes_too_small_to_hold_anything_out_are_learnt_all_the_same(tmp_path
     for label in digits.order[:2]:
         kept[np.argmax(train.labels == label)] = True
     stream = load_stream(chosen, replace(digits.dataset, train=train.subset(kept)))
-    result = begin_run(chosen, tmp_path / "run").go(plan_run(chosen, stream))
+    plan = plan_run(chosen, stream)
+    result = begin_run(chosen, tmp_path / "run", plan).go(plan)
     assert stream.task(1).validation is None and len(stream.task(1).new) == 2
     assert [task["validation"] is None for task in result["per_task"]] == [True, False]
 
@@ -241,3 +244,66 @@ def test_images_that_leave_a_single_value_are_trained_on(backbone: str, monkeypa
     alone = Learner("finetune", settings={"first.batch_size": 1}, **brief)
     with pytest.raises(UserError, match="cannot train on one image of 4 x 4 pixels at a time"):
         alone.learn(stream[0])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    begin_run(SETTINGS.model_copy(update={"tasks": 2}), directory).go()
+    return directory
+
+
+def test_the_result_is_what_the_tasks_say_whatever_becomes_of_its_file(finished: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(finished, tmp_path / "run")
+    result = Run.read(finished).result()
+    file = directory / "result.json"
+    content = file.read_text()
+    for damaged in ("", "{}", content.replace('"avg": ', '"avg": 1'), content[:-100]):
+        file.write_text(damaged)
+        assert Run.read(directory).result() == result
+    file.unlink()
+    assert Run.read(directory).result() == result
+    assert Run.open(directory).go() == result, "and it is written again"
+    assert file.read_text() == content
+
+
+def test_tasks_that_were_exchanged_or_edited_are_noticed(finished: Path, tmp_path: Path) -> None:
+    for change, sentence in (
+        (lambda tasks: shutil.copytree(tasks / "01", tasks / "02", dirs_exist_ok=True), "02 is not the run's task 2"),
+        (lambda tasks: _edit(tasks / "01" / "state.json", '"new_images": ', '"new_images": 1'), "02 does not follow"),
+        (lambda tasks: shutil.rmtree(tasks / "01"), "is incomplete: task 1 is missing, but later ones are there"),
+    ):
+        directory = shutil.copytree(finished, tmp_path / sentence[:9].strip())
+        change(directory / "tasks")  # type: ignore[operator]
+        (directory / "result.json").unlink()
+        for use in (
+            lambda directory: Run.open(directory).result(),
+            lambda directory: Run.open(directory).go(),
+            lambda directory: evaluate(directory, "digits-b0-5"),
+        ):
+            with pytest.raises(UserError, match=sentence):
+                use(directory)
+
+
+def _edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_run_is_not_written_through_links(finished: Path, tmp_path: Path) -> None:
+    for name in ("tasks", "snapshot"):
+        outside = tmp_path / f"outside-{name}"
+        outside.mkdir()
+        (outside / "precious").touch()
+        run = begin_run(SETTINGS, tmp_path / name)
+        (run.directory / name).symlink_to(outside)
+        with pytest.raises(UserError, match=f"{name} is a link; a run is written in its own directory only"):
+            run.go()
+        assert [file.name for file in outside.iterdir()] == ["precious"]
+
+
+def test_a_finished_run_is_not_written_to(finished: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in (finished, *finished.rglob("*"))}
+    Run.open(finished).go()
+    assert {file: file.stat().st_mtime_ns for file in (finished, *finished.rglob("*"))} == before

@@ -16,7 +16,7 @@ from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
 from .errors import UserError
-from .reading import file_size
+from .reading import CHECKSUM, checksum, file_size
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -24,7 +24,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        # Never through a link: it would be written to wherever that leads.
+        with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -57,7 +59,7 @@ def sync_directory(directory: Path) -> None:
 def append_line(path: Path, line: str) -> None:
     """Add a line to a log; one that a kill cut short before is ended first, so that it spoils only itself."""
     try:
-        with open(path, "ab+") as file:
+        with open(path, "ab+", opener=_without_waiting) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else f"\n{line}"
@@ -68,6 +70,13 @@ def append_line(path: Path, line: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON file with a checksum of all that it says."""
+    # As JSON gives it back: tuples are lists, and keys are strings.
+    plain = json.loads(json.dumps(value, allow_nan=False))
+    write_json(path, {**plain, CHECKSUM: checksum(plain)})
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> None:
@@ -145,7 +154,7 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         yield
         return
     try:
-        file = open(path, "a")  # noqa: SIM115 - closed by the block below
+        file = open(path, "a", opener=_without_waiting)  # noqa: SIM115 - closed by the block below
     except OSError as error:
         raise _unwritable(path, error) from error
     with file:
@@ -157,6 +166,11 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         except OSError:
             pass
         yield
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a named pipe is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

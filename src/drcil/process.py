@@ -7,8 +7,7 @@ import os
 
 import torch
 
-from .arguments import whole
-from .limits import THREADS
+from .errors import UserError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Options of glibc's ``mallopt``."""
@@ -24,7 +23,9 @@ def configure(threads: int | None = None) -> None:
     it by itself but the command line.
     """
     if threads is not None:
-        torch.set_num_threads(whole("threads", threads, THREADS))
+        if threads < 1:
+            raise UserError(f"at least one thread is needed, not {threads}")
+        torch.set_num_threads(threads)
     if torch.cuda.is_available():
         make_repeatable()
     else:

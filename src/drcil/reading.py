@@ -6,6 +6,7 @@ A named pipe would be waited for and a device read without end; neither is opene
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -19,6 +20,9 @@ from .errors import UserError
 TEXT_LIMIT = 2**28
 """Bytes of a JSON or TOML file, at most: far above what a model of a million exemplars takes."""
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+CHECKSUM = "checksum"
+"""The entry of a JSON file that seals the others."""
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -77,6 +81,23 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is not valid JSON: {error}") from error
     except RecursionError:
         raise UserError(f"{path} is not valid JSON for drcil: it is nested too deeply") from None
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What ``write_sealed`` wrote, without its checksum; a file that was changed since is refused."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no table of entries")
+    kept = found.pop(CHECKSUM, None)
+    if kept != checksum(found):
+        raise UserError(f"{path} is damaged or was edited: it does not match its checksum")
+    return found
+
+
+def checksum(value: Any) -> str:
+    """Of something that JSON can say, whatever the order of its entries and the spaces between them."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_toml(path: Path) -> dict[str, Any]:

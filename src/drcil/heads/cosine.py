@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..arguments import whole
-from ..limits import CLASSES
+from ..errors import UserError
 from .base import HEADS, Head, Logits, pool, require_classes
 
 
@@ -29,7 +28,9 @@ class CosineHead(Head):
 
     def __init__(self, channels: int, proxies: int = 1) -> None:
         super().__init__(channels)
-        self.proxies = whole("the number of proxies of a class", proxies, CLASSES)
+        if proxies < 1:
+            raise UserError(f"a class needs at least one proxy, but {proxies} were given")
+        self.proxies = proxies
         self.old_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.new_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.scale = nn.Parameter(torch.ones(()))

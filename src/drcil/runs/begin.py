@@ -8,7 +8,8 @@ import torch
 
 from ..data.augment import AUGMENTS
 from ..data.datasets.dataset import DATASETS
-from ..disk import leftovers, write_json
+from ..data.identity import data_identity
+from ..disk import leftovers, write_json, write_sealed
 from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS
@@ -19,11 +20,12 @@ from ..streams.stream import Stream
 from ..train.listeners import LISTENERS
 from .environment import environment
 from .plan import Plan, fresh_model, plan_run
-from .run import CONFIG, Run
+from .run import CONFIG, DATA, Run
 from .settings import RunSettings, write_settings
 
 RUNS = Path("runs")
 """Where runs are made unless another place is named."""
+ENVIRONMENT = "environment.json"
 
 
 def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan | None = None) -> Run:
@@ -38,12 +40,19 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
         directory = unused(RUNS / settings.name)
     elif (directory / CONFIG).exists():
         raise UserError(f"{directory} already contains a run; continue it with 'drcil resume {directory}'")
-    elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - set(leftovers(directory))):
+    elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - _begun(directory)):
         raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
-    write_settings(settings, directory / CONFIG)
     threads = settings.threads or torch.get_num_threads()
-    write_json(directory / "environment.json", {**environment(), "threads": threads})
+    write_json(directory / ENVIRONMENT, {**environment(), "threads": threads})
+    write_sealed(directory / DATA, data_identity(stream.dataset).model_dump(mode="json"))
+    # Last: with it the directory is a run.
+    write_settings(settings, directory / CONFIG)
     return Run(directory, settings)
+
+
+def _begun(directory: Path) -> set[Path]:
+    """What a beginning that was killed may have left in a directory."""
+    return {*leftovers(directory), directory / ENVIRONMENT, directory / DATA}
 
 
 def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ from ..metrics import History, TaskPrediction, top5
 from ..models.directory import read_model
 from ..models.predictor import Predictor
 from ..models.state import STATE
+from ..reading import is_file
 from ..streams.protocols import ORDER_SEED
 from ..streams.stream import make_stream
 from .match import require_match
+from .record import finished_tasks
 from .run import CONFIG, Run
 
 
@@ -81,12 +83,12 @@ def evaluate(
 def find_model(path: Path) -> tuple[Path, int, str | None]:
     """The model directory at a path, which may be a run's; the seed of the class order it learnt; the run's readout."""
     put_back(path.absolute())
-    if (path / STATE).is_file():
+    if is_file(path / STATE):
         return path, ORDER_SEED, None
-    if not (path / CONFIG).is_file():
+    if not is_file(path / CONFIG):
         raise UserError(f"{path} is neither a model nor a run: it has no {STATE} and no {CONFIG}")
     run = Run.open(path)
-    finished = run.finished_tasks()
+    finished = finished_tasks(path)
     if not finished:
         raise UserError(f"{path} has no model yet: its first task is not finished")
-    return finished[-1], run.settings.order_seed, run.settings.readout
+    return finished[-1].directory, run.settings.order_seed, run.settings.readout

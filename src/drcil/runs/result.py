@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import unknown
-from ..models.model import Model
-from ..streams.stream import Stream
+from .record import FinishedTask
 from .settings import RunSettings
+
+MADE_FROM = "made_from"
+"""The entry of the file that says which tasks and settings the figures are of."""
 
 _LEADING = ("curve", "avg", "last", "forgetting", "matrix", "top5", "parameters")
 """The figures of a readout that stand at the top level if it leads."""
 
 
 def make_result(
-    settings: RunSettings,
-    stream: Stream,
-    metrics: dict[str, dict[str, Any]],
-    states: list[dict[str, Any]],
-    model: Model,
-    versions: dict[str, str],
+    settings: RunSettings, tasks: Sequence[FinishedTask], metrics: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The result of the finished tasks, led by the readout that the settings name."""
-    tasks = [state["task"] for state in states]
+    model, record = tasks[-1].model, tasks[-1].record
+    own = [task.record.task.model_dump(mode="json") for task in tasks]
     figures = {
         name: {
-            **own,
-            "parameters": tasks[-1]["readouts"][name]["parameters"],
-            "per_task": [task["readouts"][name] for task in tasks],
+            **measured,
+            "parameters": own[-1]["readouts"][name]["parameters"],
+            "per_task": [task["readouts"][name] for task in own],
         }
-        for name, own in metrics.items()
+        for name, measured in metrics.items()
     }
     result = {
         "method": settings.method,
@@ -38,22 +37,22 @@ def make_result(
         "order_seed": settings.order_seed,
         "profile": settings.profile,
         "settings": {
-            "memory": states[-1]["memory"]["budget"],
-            "backbone": model.method.architecture.backbone,
-            "image_size": states[-1]["images"]["size"],
+            "memory": model.memory.budget,
+            "backbone": model.architecture.backbone,
+            "image_size": model.images.size,
             "epochs_scale": settings.epochs_scale,
-            "augment": model.augmentation,
-            "method": model.method.settings.model_dump(mode="json"),
+            "augment": model.augment or model.settings.get("augment") or model.data.augment,
+            "method": model.settings,
         },
-        "classes": states[-1]["classes"],
-        "tasks": states[-1]["tasks"],
-        "complete": len(states) == min(settings.tasks or len(stream), len(stream)),
+        "classes": list(model.classes),
+        "tasks": list(model.tasks),
+        "complete": len(tasks) >= min(settings.tasks or record.stream_tasks, record.stream_tasks),
         "readout": None,
         **dict.fromkeys(_LEADING),
         "readouts": figures,
-        "seconds": round(sum(task["seconds"] for task in tasks), 3),
-        "per_task": [{name: value for name, value in task.items() if name != "readouts"} for task in tasks],
-        "versions": versions,
+        "seconds": round(sum(task["seconds"] for task in own), 3),
+        "per_task": [{name: value for name, value in task.items() if name != "readouts"} for task in own],
+        "versions": record.versions,
     }
     return led_by(result, settings.readout)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import ValidationError
 
+from ..data.identity import DataIdentity, data_identity, difference
 from ..disk import (
     append_line,
     leftovers,
@@ -24,28 +25,40 @@ from ..disk import (
     read_tensors,
     remove_directory,
     write_directory,
-    write_json,
+    write_sealed,
     write_tensors,
 )
 from ..errors import UserError
 from ..learner import Learner
-from ..metrics import History, TaskPrediction, measure
+from ..metrics import measure
 from ..models.directory import read_model, write_model
 from ..models.model import Model
-from ..models.state import parse_state, read_state
+from ..models.state import read_state
 from ..plugins import require_plugins
-from ..reading import is_file, read_json, read_toml
+from ..reading import checksum, is_file, read_sealed, read_toml
 from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from ..train.listeners import listening
+from ..validation import explain
 from .environment import environment
-from .match import DATA_DIGEST, data_digest, require_match
+from .match import require_match
 from .plan import Plan, fresh_model, plan_run
-from .result import make_result
+from .record import (
+    PREDICTIONS,
+    TASKS,
+    FinishedTask,
+    TaskFigures,
+    TaskRecord,
+    finished_tasks,
+    history,
+    task_directories,
+)
+from .result import MADE_FROM, make_result
 from .settings import FORMAT, RunSettings, checked
 
-CONFIG, RESULT, EVENTS, PREDICTIONS = "config.toml", "result.json", "events.jsonl", "predictions.safetensors"
+CONFIG, DATA, RESULT, EVENTS = "config.toml", "data.json", "result.json", "events.jsonl"
+SNAPSHOT = "snapshot"
 
 
 class TaskReport(NamedTuple):
@@ -84,12 +97,7 @@ class Run:
 
     def finished_tasks(self) -> list[Path]:
         """The directories of the tasks that are finished, in order; each is a model."""
-        found = [task for task in (self.directory / "tasks").glob("*") if re.fullmatch("[0-9]{2,}", task.name)]
-        done = {int(task.name): task for task in found}
-        missing = sorted(set(range(1, len(done) + 1)) - done.keys())
-        if missing:
-            raise UserError(f"{self.directory} is incomplete: task {missing[0]} is missing, but later ones are there")
-        return [done[number] for number in sorted(done)]
+        return task_directories(self.directory)
 
     def go(
         self,
@@ -97,18 +105,28 @@ class Run:
         listener: Listener = silence,
         after_task: Callable[[TaskReport], None] = lambda report: None,
     ) -> dict[str, Any]:
-        """Learn all tasks that are not finished; the result. None: the plan is made now."""
+        """Learn all tasks that are not finished; the result. None: the plan is made now.
+
+        Of a run that is finished nothing is written, so that its disk may be read-only.
+        """
+        plan = plan or plan_run(self.settings)
+        kept = self._kept_result()
+        if kept is not None and len(kept["tasks"]) >= len(plan.work):
+            return kept
         with self.alone(), listening(self.settings.listeners, self.directory, listener) as everyone:
-            return self._go(plan or plan_run(self.settings), everyone, after_task)
+            return self._go(plan, everyone, after_task)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within the block no other process works here; what killed ones left half written is cleared away."""
         refusal = f"{self.directory} is in use by another process; wait for it or stop it"
         with locked(self.directory / ".lock", refusal):
+            for name in (TASKS, SNAPSHOT):
+                if (self.directory / name).is_symlink():
+                    raise UserError(f"{self.directory / name} is a link; a run is written in its own directory only")
             for file in leftovers(self.directory):
                 file.unlink()
-            for task in leftovers(self.directory / "tasks"):
+            for task in leftovers(self.directory / TASKS):
                 remove_directory(task)
             yield
 
@@ -119,41 +137,55 @@ class Run:
             listener(event)
 
         stream = plan.stream
-        digest = data_digest(stream.dataset)
+        digest = self._require_same_data(stream).digest()
         learner = self._learner(stream, digest, tell)
         self.log("Started", process=os.getpid(), work=plan.work)
         for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
             self._close(learner, stream, digest, number, time.monotonic() - started)
-            report = self.report(stream)
+            result = self.write_result()
+            report = TaskReport(number, result["readouts"], result["per_task"][-1]["seconds"])
             self.log("TaskDone", task=number, seconds=report.seconds)
             after_task(report)
-        return self.write_result(learner, stream)
+        return self.write_result()
+
+    def data(self) -> DataIdentity:
+        """The data that the run began with."""
+        try:
+            return DataIdentity.model_validate(read_sealed(self.directory / DATA))
+        except ValidationError as error:
+            raise UserError(f"{self.directory / DATA} does not describe a dataset: {explain(error)}") from None
+
+    def _require_same_data(self, stream: Stream) -> DataIdentity:
+        """The data that the run began with, if it still is what the stream has."""
+        before = self.data()
+        changed = difference(before, data_identity(stream.dataset))
+        if changed is not None:
+            raise UserError(
+                f"{self.directory} cannot be resumed, since the images of '{stream.name}' are not those that it began "
+                f"with: {changed}; start a new run, or restore them"
+            )
+        return before
 
     def _learner(self, stream: Stream, digest: str, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
         model = fresh_model(own, stream)
         resolved = model.method.settings.model_dump(mode="json")
-        choices = {**own.choices(), "resolved": resolved, DATA_DIGEST: digest}
-        journal = Journal(self.directory / "snapshot", own.engine.snapshot_seconds, choices)
-        done = self.finished_tasks()
+        choices = {**own.choices(), "resolved": resolved, "data_digest": digest}
+        journal = Journal(self.directory / SNAPSHOT, own.engine.snapshot_seconds, choices)
+        done = finished_tasks(self.directory)
         if done:
             self._require_unchanged(done[-1], model)
-            model = read_model(done[-1], at_hand=stream.dataset.train.source)
+            model = read_model(done[-1].directory, at_hand=stream.dataset.train.source)
             require_match(model, stream, own.order_seed)
-            if read_state(done[-1]).get(DATA_DIGEST, digest) != digest:
-                raise UserError(
-                    f"{self.directory} cannot be resumed: the images of '{stream.name}' are not the ones that task "
-                    f"{len(done)} was learnt from; start a new run, or restore them"
-                )
         return Learner.of(model, own.engine, listener, journal)
 
-    def _require_unchanged(self, task: Path, fresh: Model) -> None:
+    def _require_unchanged(self, task: FinishedTask, fresh: Model) -> None:
         """A run is a function of its settings: they cannot change halfway, neither in the file nor in a recipe."""
-        state = parse_state(task)
-        kept = {**read_state(task).get("run", {}), "memory": state.memory.budget}
+        state = task.model
+        kept = {**task.record.run, "memory": state.memory.budget}
         chosen = {**self.settings.choices(), "memory": str(fresh.memory.budget)}
         resolved = fresh.method.settings.model_dump(mode="json")
         for where, before, now in ((CONFIG, kept, chosen), ("the recipe", state.settings, resolved)):
@@ -171,59 +203,67 @@ class Run:
         tensors = {"labels": torch.from_numpy(task.test.labels)}
         for name, ranking in learner.rank(task.test).items():
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
-        extra = {
-            "run": self.settings.choices(),
-            DATA_DIGEST: digest,
-            "task": {
-                "number": number,
-                "classes": list(task.classes),
-                "new_images": len(task.new),
-                "memory_images": len(learner.memory.rows),
-                "readouts": _figures_by_readout(learner, stream, number),
-                "seconds": round(learning + time.monotonic() - started, 3),
-                "learning_seconds": round(learning, 3),
-            },
-        }
+        before = finished_tasks(self.directory)
+        record = TaskRecord(
+            run=self.settings.choices(),
+            data_digest=digest,
+            previous=before[-1].checksum if before else None,
+            stream_tasks=len(stream),
+            versions=environment()["versions"],
+            task=TaskFigures(
+                number=number,
+                classes=list(task.classes),
+                new_images=len(task.new),
+                memory_images=len(learner.memory.rows),
+                readouts=_figures_by_readout(learner, stream, number),
+                seconds=round(learning + time.monotonic() - started, 3),
+                learning_seconds=round(learning, 3),
+            ),
+        )
 
         def fill_task(directory: Path) -> None:
-            write_model(learner.model, directory, extra)
+            write_model(learner.model, directory, record.model_dump(mode="json"))
             write_tensors(directory / PREDICTIONS, tensors)
 
-        write_directory(self.directory / "tasks" / f"{number:02d}", fill_task)
+        write_directory(self.directory / TASKS / f"{number:02d}", fill_task)
         learner.engine.journal.clear()
-        self.write_result(learner, stream)
 
-    def report(self, stream: Stream) -> TaskReport:
-        """The metrics of the finished tasks, from the predictions on disk."""
-        done = self.finished_tasks()
-        state = read_state(done[-1])
-        predictions = [read_tensors(task / PREDICTIONS)[0] for task in done]
-        metrics = {}
-        for name in state["readouts"]:
-            records = [TaskPrediction(one["labels"].numpy(), one[f"{name}.classes"].numpy()) for one in predictions]
-            metrics[name] = measure(History(records, stream.sizes))
-        return TaskReport(len(done), metrics, state["task"]["seconds"])
-
-    def write_result(self, learner: Learner, stream: Stream) -> dict[str, Any]:
+    def write_result(self) -> dict[str, Any]:
         """Put the figures of the finished tasks in their place; the same as an object."""
-        states = [read_state(task) for task in self.finished_tasks()]
-        metrics = self.report(stream).metrics
-        result = make_result(self.settings, stream, metrics, states, learner.model, environment()["versions"])
-        write_json(self.directory / RESULT, result)
+        tasks = finished_tasks(self.directory)
+        result = self._measured(tasks)
+        write_sealed(self.directory / RESULT, {**result, MADE_FROM: self._made_from(tasks[-1].checksum)})
         return result
 
     def has_result(self) -> bool:
-        """Whether a task is finished and measured: a kill may come between the two."""
-        return (self.directory / RESULT).is_file()
+        """Whether a task is finished."""
+        return bool(self.finished_tasks())
 
     def result(self) -> dict[str, Any]:
-        """The figures as of the last finished task."""
+        """The figures as of the last finished task: from ``result.json``, or where that is not up to date, measured."""
         if not self.has_result():
             raise UserError(f"{self.directory} has no result yet: its first task is not finished")
-        result = read_json(self.directory / RESULT)
-        if not isinstance(result, dict):
-            raise UserError(f"{self.directory / RESULT} is not a result: it holds a {type(result).__name__}")
-        return result
+        return self._kept_result() or self._measured(finished_tasks(self.directory))
+
+    def _kept_result(self) -> dict[str, Any] | None:
+        """What ``result.json`` says, if it is of the tasks that are finished."""
+        done = self.finished_tasks()
+        if done:
+            with suppress(UserError):
+                kept = read_sealed(self.directory / RESULT)
+                if kept.pop(MADE_FROM, None) == self._made_from(checksum(read_state(done[-1]))):
+                    return kept
+        return None
+
+    def _made_from(self, last_task: str) -> str:
+        """What a result depends on: the finished tasks, each of which names the one before, and what is asked of it."""
+        return checksum([last_task, self.settings.model_dump(mode="json")])
+
+    def _measured(self, tasks: Sequence[FinishedTask]) -> dict[str, Any]:
+        """The result, from the models' states and the predictions on disk."""
+        predictions = [read_tensors(task.directory / PREDICTIONS)[0] for task in tasks]
+        metrics = {name: measure(history(tasks, predictions, name)) for name in tasks[-1].model.readouts}
+        return make_result(self.settings, tasks, metrics)
 
     def log(self, event: str, **entries: Any) -> None:
         """Add a line to the run's event log."""

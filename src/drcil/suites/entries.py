@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.identity import DataIdentity, data_identity
 from ..errors import UserError
 from ..methods.spec import named_method
 from ..report.comparison import Outcome
@@ -70,10 +72,11 @@ def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path, load: 
     ``chosen``: methods as they were named, and what is to be trained; those that train the same share a run.
     """
 
-    def present() -> Stream | None:
+    @functools.cache
+    def present() -> DataIdentity | None:
         # Where the data is gone, what was learnt from it still can be compared.
         with suppress(UserError):
-            return load()
+            return data_identity(load().dataset)
         return None
 
     entries: list[Entry] = []

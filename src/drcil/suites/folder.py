@@ -69,7 +69,10 @@ def _question(place: Path) -> dict[str, Any] | None:
     except UserError:
         return None
     asked = found.get("question") if isinstance(found, dict) else None
-    return asked if isinstance(asked, dict) else None
+    if not isinstance(asked, dict) or type(asked.get("seeds")) is not int:
+        return None
+    methods = asked.get("methods")
+    return asked if isinstance(methods, list) and all(isinstance(name, str) for name in methods) else None
 
 
 def _require_room(place: Path, question: dict[str, Any]) -> None:
@@ -82,12 +85,12 @@ def _require_room(place: Path, question: dict[str, Any]) -> None:
         if not place.is_dir() or set(place.iterdir()) - known:
             raise UserError(f"{place} exists and is not an empty directory; choose another --out")
     elif not _covers(question, asked):
-        methods = ", ".join(asked.get("methods", []))
+        methods = ", ".join(asked["methods"])
         raise UserError(f"{place} holds another comparison, of {methods}; choose another --out")
 
 
 def _covers(question: dict[str, Any], asked: dict[str, Any]) -> bool:
     """Whether one question asks all that another did: the same, perhaps with more methods or seeds."""
-    if not set(asked.get("methods", [])) <= set(question["methods"]) or asked.get("seeds", 0) > question["seeds"]:
+    if not set(asked["methods"]) <= set(question["methods"]) or asked["seeds"] > question["seeds"]:
         return False
     return {**asked, "methods": question["methods"], "seeds": question["seeds"]} == question

@@ -28,7 +28,11 @@ class Follower:
 
     def finished(self) -> list[str]:
         """The tasks that were finished since the last look, in words."""
-        numbers = [entry["task"] for entry in self._entries() if self._take(entry)]
+        numbers = []
+        for entry in self._entries():
+            with suppress(KeyError, TypeError, ValueError):  # Not one of a run's own.
+                if self._take(entry):
+                    numbers.append(entry["task"])
         return [f"task {number}/{self._forecast.tasks} done{self._left()}" for number in numbers]
 
     def __str__(self) -> str:
@@ -49,8 +53,10 @@ class Follower:
         self._read += len(whole + newline)
         entries = []
         for line in whole.splitlines():
-            with suppress(ValueError):  # One that a kill cut short.
-                entries.append(json.loads(line))
+            with suppress(ValueError, RecursionError):  # One that a kill cut short.
+                entry = json.loads(line)
+                if isinstance(entry, dict):
+                    entries.append(entry)
         return entries
 
     def _take(self, entry: dict[str, Any]) -> bool:

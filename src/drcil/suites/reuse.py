@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..data.datasets.load import data_kind
+from ..data.identity import DataIdentity, difference
 from ..errors import UserError
 from ..methods import METHODS
 from ..methods.resolve import resolve_settings
-from ..models.state import parse_state, read_state
-from ..runs.match import learnt_from
+from ..runs.record import finished_tasks
 from ..runs.run import CONFIG, Run
 from ..runs.settings import RunSettings
 from ..streams.protocols import parse_stream
-from ..streams.stream import Stream
 
-Present = Callable[[], Stream | None]
-"""The stream with its images as they are now, loaded when it is asked for; None where they are not at hand."""
+Present = Callable[[], DataIdentity | None]
+"""What the dataset consists of now, found out when it is asked for; None where the images are not at hand."""
 
 
 def find_run(settings: RunSettings, parent: Path, present: Present) -> Run | None:
@@ -55,10 +54,8 @@ def present_settings(own: RunSettings) -> dict[str, Any]:
 
 def _learnt_as_now(run: Run, present: Present) -> bool:
     """Whether its finished tasks are what today's settings and images would give: recipes and folders may change."""
-    done = run.finished_tasks()
-    if not done:
-        return True
-    if parse_state(done[-1]).settings != present_settings(run.settings):
+    done = finished_tasks(run.directory)
+    if done and done[-1].model.settings != present_settings(run.settings):
         return False
-    stream = present()
-    return stream is None or learnt_from([read_state(task) for task in done], stream)
+    data = present()
+    return data is None or difference(run.data(), data) is None

@@ -16,9 +16,9 @@ from ..disk import read_tensors
 from ..errors import UserError, unknown
 from ..learner import Learner, load_learner
 from ..methods import METHODS
-from ..reading import read_json
 from ..runs.plan import load_stream
-from ..runs.run import PREDICTIONS, RESULT, Run
+from ..runs.record import PREDICTIONS
+from ..runs.run import RESULT, Run
 from ..streams.budget import Budget
 from ..streams.memory import first_of_each_class
 from ..streams.stream import make_stream
@@ -178,7 +178,7 @@ def small_tasks(trial: Trial) -> None:
 
 def outcome(run: Run) -> dict[str, Any]:
     """All that a run leaves behind, but for clocks and versions: every tensor by file, and the result."""
-    result = read_json(run.directory / RESULT)
+    result = run.result()
     for entry in (result, *result["per_task"]):
         for clock in ("seconds", "learning_seconds", "versions"):
             entry.pop(clock, None)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..disk import read_tensors, write_tensors
+from ..disk import read_tensors, remove_directory, write_tensors
 from ..errors import UserError
+from ..reading import checksum, is_file
 from ..stages import Stage
 
 _PARTIAL = "partial.safetensors"
+_SEAL = "seal"
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,14 @@ class Journal:
         found = self._read(_PARTIAL, place)
         return Snapshot(found[1]["epoch"], found[1]["step"], found[0], found[1]["scalars"]) if found else None
 
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Within the block what was read is restored; what does not fit is told."""
+        try:
+            yield
+        except (RuntimeError, LookupError, TypeError, ValueError) as error:
+            raise UserError(f"the snapshot in {self.directory} does not fit the run: {error}; delete it") from error
+
     def due(self) -> bool:
         """Whether enough time has passed for another snapshot to be worth its cost."""
         return self.directory is not None and time.monotonic() - self._last_written >= self.seconds
@@ -96,33 +107,48 @@ class Journal:
     def keep_partial(self, place: Place, snapshot: Snapshot) -> None:
         if self.directory is not None:
             note = {"epoch": snapshot.epoch, "step": snapshot.step, "scalars": snapshot.scalars}
-            write_tensors(self.directory / _PARTIAL, snapshot.tensors, {**self._note(place), **note})
+            self._write(_PARTIAL, snapshot.tensors, {**self._note(place), **note})
             self._last_written = time.monotonic()
 
     def keep_finished(self, place: Place, tensors: dict[str, Tensor]) -> None:
         if self.directory is not None:
-            write_tensors(self.directory / place.file, tensors, self._note(place))
+            self._write(place.file, tensors, self._note(place))
             (self.directory / _PARTIAL).unlink(missing_ok=True)
             self._last_written = time.monotonic()
 
     def clear(self) -> None:
         """Forget the task: it is done, and what it made is kept elsewhere."""
-        if self.directory is not None and self.directory.is_dir():
-            for file in self.directory.iterdir():
-                file.unlink()
+        if self.directory is not None:
+            remove_directory(self.directory)
 
     def _read(self, name: str, place: Place) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """A snapshot, if there is one of this very place and these choices; any other is as good as none."""
-        if self.directory is None or not (self.directory / name).is_file():
+        """A snapshot, if there is a sound one of this very place and these choices; any other is as good as none."""
+        if self.directory is None or not is_file(self.directory / name):
             return None
         try:
             tensors, note = read_tensors(self.directory / name)
         except UserError:
             return None
-        return (tensors, note) if self._note(place).items() <= note.items() else None
+        sound = note.pop(_SEAL, None) == _seal(tensors, note)
+        return (tensors, note) if sound and self._note(place).items() <= note.items() else None
+
+    def _write(self, name: str, tensors: dict[str, Tensor], note: dict[str, Any]) -> None:
+        assert self.directory is not None
+        here = {path: tensor.detach().cpu() for path, tensor in tensors.items()}
+        write_tensors(self.directory / name, here, {**note, _SEAL: _seal(here, note)})
 
     def _note(self, place: Place) -> dict[str, Any]:
         return {**place.note(), "choices": self.choices}
+
+
+def _seal(tensors: dict[str, Tensor], note: dict[str, Any]) -> str:
+    """A digest of all that a snapshot says: a byte that changed on the disk is not trained on."""
+    digest = hashlib.sha256(checksum(note).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -176,9 +176,10 @@ class Training:
         snapshot = self.engine.journal.partial(self.place)
         if snapshot is None:
             return
-        self.epoch, self.step = snapshot.epoch, snapshot.step
-        restore_module(self.stage.net, below("net", snapshot.tensors))
-        restore_module(self.hooks, below("hooks", snapshot.tensors))
-        restore_optimizer(self.optimizer, below("optimizer", snapshot.tensors))
-        self.tally.restore(below("tally", snapshot.tensors), self.engine.device)
-        self.precision.load_state_dict(snapshot.scalars)
+        with self.engine.journal.fitting():
+            self.epoch, self.step = snapshot.epoch, snapshot.step
+            restore_module(self.stage.net, below("net", snapshot.tensors))
+            restore_module(self.hooks, below("hooks", snapshot.tensors))
+            restore_optimizer(self.optimizer, below("optimizer", snapshot.tensors))
+            self.tally.restore(below("tally", snapshot.tensors), self.engine.device)
+            self.precision.load_state_dict(snapshot.scalars)
