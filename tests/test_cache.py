@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_pictures_are_opened_once_a_view_also_those_too_large_to_keep(files: lis
     opened: list[int] = []
 
     class Counting(FileSource):
-        def picture(self, row: int) -> Image.Image:
+        def picture(self, row: int) -> AbstractContextManager[Image.Image]:
             opened.append(row)
             return super().picture(row)
 

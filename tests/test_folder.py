@@ -19,10 +19,11 @@ from drcil.data.datasets.check import check_dataset, skipped_files
 from drcil.data.datasets.folder import load_folder
 from drcil.data.datasets.imagenet import draw_order
 from drcil.data.datasets.load import find_source, load_dataset
-from drcil.data.sources.decode import centre_view, damage, flatten, random_box, random_view, short_side
+from drcil.data.sources.decode import centre_view, flatten, random_box, random_view, short_side
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
 from drcil.data.sources.imageset import Draw
+from drcil.data.sources.opening import damage
 from drcil.errors import UserError
 
 

@@ -17,10 +17,11 @@ from torch import Tensor
 from ..errors import UserError
 from .datasets import cifar100, digits, folder
 from .datasets.dataset import DataSpec
-from .sources.decode import SMALL, UNREADABLE, Mode, centre_view, natural_size, reason, short_side
+from .sources.decode import SMALL, Mode, centre_view, natural_size, short_side
 from .sources.filelist import FileList, image_names
 from .sources.files import FileSource
 from .sources.imageset import ArraySource, Source
+from .sources.opening import UNREADABLE, open_picture, reason
 from .sources.shrink import shrink
 
 _ACCEPTED = (
@@ -157,7 +158,7 @@ def _from_paths(paths: Sequence[Any], size: int | None, channels: int | None) ->
             raise UserError(f"there is no image file {files.path(row)}")
     if size is None:
         try:
-            with Image.open(files.path(0)) as first:
+            with open_picture(files.path(0)) as first:
                 size = natural_size(first)
         except UNREADABLE as error:
             raise UserError(f"{files.path(0)} cannot be read as an image: {reason(error)}") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import sys
+from contextlib import AbstractContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ class CachedPictures(PictureSource):
     def __len__(self) -> int:
         return len(self.source)
 
-    def picture(self, row: int) -> Image.Image:
+    def picture(self, row: int) -> AbstractContextManager[Image.Image]:
         return self.source.picture(row)
 
     def name(self, row: int) -> str:

@@ -4,22 +4,20 @@ The *test view* scales the short side and takes the centre; the *training view* 
 scaled (the random resized crop of the ImageNet protocol). Both use an antialiased bilinear filter.
 
 Pictures become 8-bit RGB (or grey, where one channel is asked for): transparent ones are laid on white, 16-bit
-ones keep their upper eight bits' worth, CMYK and palettes are converted, and the EXIF orientation is honoured.
+ones keep their upper eight bits' worth, floats are in [0, 1] or in [0, 255], CMYK and palettes are converted, and the
+EXIF orientation is honoured.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import struct
-import zlib
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
 from torch.nn import functional
 
 Mode = Literal["RGB", "L"]
@@ -33,9 +31,6 @@ SMALL = 64
 SCALED_FROM = 4
 """A JPEG is decoded at a smaller scale where what is shown of it shrinks at least so many times."""
 
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
-"""What Pillow raises for a file that is missing, damaged, too large or no image."""
-
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -46,6 +41,8 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)
+_ON_THE_WAY = {"La": "LA", "LAB": "RGB"}
+"""Modes that Pillow converts only by way of another."""
 
 
 class Box(NamedTuple):
@@ -127,49 +124,27 @@ def random_box(width: int, height: int, random: Random) -> Box:
 
 
 def flatten(picture: Image.Image, mode: Mode = "RGB") -> Image.Image:
-    """The picture as 8-bit RGB or grey, without transparency."""
-    if picture.mode.startswith("I"):
-        deep = np.asarray(picture).astype(np.int64).clip(0, 65535)
-        picture = Image.fromarray(((deep * 255 + 32767) // 65535).astype(np.uint8))
+    """The picture as 8-bit RGB or grey, without transparency; a ``ValueError`` if its values cannot be understood."""
+    if picture.mode in _ON_THE_WAY:
+        picture = picture.convert(_ON_THE_WAY[picture.mode])
+    if picture.mode == "F" or picture.mode.startswith("I"):
+        picture = Image.fromarray(_eight_bits(np.asarray(picture), picture.mode))
     elif picture.has_transparency_data:
         white = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(white, picture.convert("RGBA"))
     return picture if picture.mode == mode else picture.convert(mode)
 
 
-def damage(path: str | os.PathLike[str], thorough: bool = False) -> str | None:
-    """Why this file cannot be read as an image; None if it can.
-
-    Not thorough: a JPEG with a sound header and an end marker, and a PNG whose checksums match, are believed
-    without decoding them.
-    """
-    try:
-        with Image.open(path) as picture:
-            if not thorough and picture.format == "PNG":
-                picture.verify()
-            elif thorough or picture.format != "JPEG" or not _has_end_marker(picture):
-                picture.load()
-    except UNREADABLE as error:
-        return reason(error)
-    return None
-
-
-def reason(error: BaseException) -> str:
-    """What Pillow or the system says, in few words."""
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-
-
-def _has_end_marker(picture: Image.Image) -> bool:
-    stream = getattr(picture, "fp", None)
-    if stream is None:
-        return False
-    place = stream.tell()
-    stream.seek(-2, os.SEEK_END)
-    found: bool = stream.read(2) == b"\xff\xd9"
-    stream.seek(place)
-    return found
+def _eight_bits(values: npt.NDArray[Any], mode: str) -> Pixels:
+    """Grey values of more than 8 bits: of 16 bits in proportion, floats and 32 bits by the range that they keep to."""
+    least, most = values.min().item(), values.max().item()
+    ranges = (1, 255) if mode == "F" else (255, 65535) if mode == "I" else (65535,)
+    white = next((end for end in ranges if most <= end), None)
+    if white is None or not least >= 0:  # Neither holds for NaN.
+        expected = " or ".join(f"0 to {end}" for end in ranges)
+        raise ValueError(f"its values range from {least:g} to {most:g}, and not within {expected}")
+    scaled: Pixels = np.rint(values * (255 / white)).astype(np.uint8)
+    return scaled
 
 
 def _decode_smaller(picture: Image.Image, shrinkage: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
 
@@ -14,9 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError
-from .decode import UNREADABLE, Mode, Pixels, centre_view, damage, random_view, reason, short_side
+from .decode import Mode, Pixels, centre_view, random_view, short_side
 from .filelist import FileList
 from .imageset import Draw, Int64, Source
+from .opening import UNREADABLE, damage, open_picture, reason
 
 _THREADS = 8
 _CHUNK = 64
@@ -35,8 +37,8 @@ class PictureSource(Source):
         self.mode: Mode = "RGB" if channels == 3 else "L"
 
     @abstractmethod
-    def picture(self, row: int) -> Image.Image:
-        """The picture of a row, which need not be decoded yet."""
+    def picture(self, row: int) -> AbstractContextManager[Image.Image]:
+        """The picture of a row, which need not be decoded yet, for the time of a block."""
 
     @abstractmethod
     def name(self, row: int) -> str:
@@ -85,8 +87,8 @@ class FileSource(PictureSource):
     def __len__(self) -> int:
         return len(self.files)
 
-    def picture(self, row: int) -> Image.Image:
-        return Image.open(self.files.path(row))
+    def picture(self, row: int) -> AbstractContextManager[Image.Image]:
+        return open_picture(self.files.path(row))
 
     def name(self, row: int) -> str:
         return self.files.path(row)
