@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -160,9 +162,71 @@ def with_tensors(**changed: Tensor | None) -> Callable[[Path], None]:
     return lambda path: random_checkpoint(path, 2, classes=20, **changed)
 
 
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
+
+
+def compressed(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def behind_a_pickle(path: Path) -> None:
+    """Both a zip archive, which is found from its end, and what stands before it."""
+    path.write_bytes(pickle.dumps(print) + path.read_bytes())
+
+
+def nested(levels: int) -> list[Any]:
+    """Two to the power of so many entries, in a few bytes."""
+    value: list[Any] = [1]
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+def bytes_of_storage(path: Path) -> None:
+    """One tensor claims a thousand times the bytes that are there."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            if name.endswith("data.pkl"):
+                short, long = b"M" + (20 * 64).to_bytes(2, "little"), b"J" + (20 * 64 * 10**6).to_bytes(4, "little")
+                assert short in content
+                content = content.replace(short, long)
+            archive.writestr(name, content)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
+        (replaced(os.mkfifo), "cannot read .*: it is a named pipe, not a file"),
+        (replaced(os.mkdir), "cannot read .*: it is a directory, not a file"),
+        (replaced(lambda path: path.symlink_to("/dev/zero")), "cannot read .*: it is a device, not a file"),
+        (replaced(lambda path: path.symlink_to(path.name)), "cannot read .*: Too many levels of symbolic links"),
+        (lambda path: os.truncate(path, 2**40), "cannot read .*: it has 1099511627776 bytes"),
+        (compressed, "what is in it is compressed"),
+        (behind_a_pickle, "it is not a complete zip archive"),
+        (bytes_of_storage, "is not a checkpoint|fc.weight has shape|cannot read"),
+        (with_entry("task", nested(60)), "its 'task' is of type list"),
+        (with_entry("task", 2**70), "its 'task' is of type int, or too large"),
+        (with_entry("task", True), "its 'task' is of type bool"),
+        (with_entry("task", float("nan")), "its 'task' is nan"),
+        (saved({"state_dict": {("a", "b"): torch.ones(2)}, "task": 0, "seed": 1}), "no 'state_dict' of tensors"),
+        (with_tensors(**{"x" * 10**6: torch.ones(2)}), "xxx is not expected$"),
+        (with_tensors(**{"fc.bias": torch.full((20,), torch.nan)}), "fc.bias has values that no training leaves"),
+        (with_tensors(**{"BHN.running_var": -torch.ones(64)}), "BHN.running_var has values that no training leaves"),
+        (with_tensors(**{"fc.bias": torch.ones(20, dtype=torch.int8)}), "fc.bias is not a plain tensor of float32"),
+        (with_tensors(**{"fc.bias": torch.ones(20).to_sparse()}), "fc.bias is not a plain tensor of float32"),
+        (with_tensors(**{"fc.bias": torch.ones(20, device="meta")}), "fc.bias is not a plain tensor of float32"),
+        (with_tensors(**{"fc.weight": torch.ones(1, 1).expand(2 * 10**12, 64)}), "CIFAR-100 has only 100"),
         (lambda path: path.unlink(), "cannot read .*: No such file"),
         (lambda path: path.write_bytes(b""), "is not a checkpoint, or it is truncated"),
         (lambda path: path.write_text("weights"), "is not a checkpoint, or it is truncated"),
@@ -177,7 +241,7 @@ def with_tensors(**changed: Tensor | None) -> Callable[[Path], None]:
         (with_entry("task", None), "its 'task' is None"),
         (with_entry("task", -1), "its 'task' is -1"),
         (with_entry("seed", "1993"), "its 'seed' is '1993'"),
-        (with_entry("seed", 2**32), "order seed 4294967296"),
+        (with_entry("seed", 2**32), "order seed must be .*, not 4294967296"),
         (with_entry("task", 2), "has 20 classes, which cannot be the classes of 3 tasks"),
         (with_entry("task", 0), "says that it is of task 1, but its old branch .* has been trained"),
         (with_tensors(**{"BHO.bias": None}), "BHO.bias is missing"),

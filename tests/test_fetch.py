@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -175,11 +176,32 @@ def test_a_disk_that_refuses_is_one_sentence(server: Server, home: Archive, tmp_
         fetch("things", tmp_path)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_one_sentence(server: Server, home: Archive, tmp_path: Path) -> None:
-    (tmp_path / "things.tar.gz.part").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=f"{tmp_path} cannot be used: No space left"):
-        fetch("things", tmp_path)
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=f"{tmp_path} cannot be used: File too large"):
+            fetch("things", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("place", ["things.tar.gz.part", "things/train.part"])
+def test_what_is_in_the_way_is_neither_followed_nor_waited_for(
+    server: Server, home: Archive, tmp_path: Path, place: str
+) -> None:
+    outside, data = tmp_path / "outside", tmp_path / "data"
+    outside.write_text("precious")
+    (data / place).parent.mkdir(parents=True)
+    (data / place).symlink_to(outside)
+    with pytest.raises(UserError, match="part cannot be used: Too many levels of symbolic links"):
+        fetch("things", data)
+    assert outside.read_text() == "precious"
+    (data / place).unlink()
+    os.mkfifo(data / place)
+    with pytest.raises(UserError, match="part cannot be used"):
+        fetch("things", data)
 
 
 def test_a_dataset_without_an_archive_says_why(tmp_path: Path) -> None:

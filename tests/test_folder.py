@@ -116,7 +116,7 @@ class TestLayouts:
     def test_what_the_system_refuses_to_list_is_one_sentence(self, tmp_path: Path) -> None:
         save(tmp_path / "a" / "1.jpg")
         (tmp_path / "loop").symlink_to("loop")
-        with pytest.raises(UserError, match="loop cannot be read: Too many levels of symbolic links"):
+        with pytest.raises(UserError, match=r"cannot read .*loop: Too many levels of symbolic links"):
             load_folder(tmp_path)
 
 

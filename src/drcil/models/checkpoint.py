@@ -8,15 +8,17 @@ rows of the classifier divided by the tasks.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -27,6 +29,7 @@ from ..errors import UserError
 from ..methods.maf import Maf
 from ..methods.parts import Number
 from ..nets.net import Net
+from ..reading import is_file, open_file, unreadable
 from ..streams.budget import Budget
 from ..streams.protocols import class_order
 from .directory import save_model
@@ -37,6 +40,8 @@ METHOD = "mafdrc"
 UNUSED = frozenset({"convnet.fc.weight", "convnet.fc.bias"})
 """A linear layer that the published backbone carries along and never calls."""
 _OLD, _NEW = "BHO.", "BHN."
+_LIMIT = 2**28
+"""Bytes of a file, at most; the published ones have two million."""
 _LAYERS = {
     "backbone.stem.conv": "convnet.conv_1_3x3",
     "backbone.stem.norm": "convnet.bn_1",
@@ -67,14 +72,14 @@ def import_all(paths: Sequence[Path], out: Path) -> list[Path]:
     models = [import_checkpoint(path) for path in paths]
     if len(paths) == 1:
         places = [out]
-    elif (out / STATE).is_file():
+    elif is_file(out / STATE):
         raise UserError(f"{out} is itself a model; choose another --out for several checkpoints")
     else:
         places = [out / f"task{len(model.sizes):02d}" for model in models]
     for place in places:
         if places.count(place) > 1:
             raise UserError(f"several checkpoints are of {place.name}; give one of each task")
-        if place.exists():
+        if os.path.lexists(place):
             raise UserError(f"{place} already exists; choose another --out, or remove it first")
     for model, place in zip(models, places, strict=True):
         save_model(model, place)
@@ -87,8 +92,8 @@ def import_checkpoint(path: Path) -> Model:
     shape = ImageShape(channels=3, size=SIZE, in_memory=True)
     model = new_model(ModelOptions(METHOD), SPEC, shape, Budget.parse(SPEC.memory))
     assert isinstance(model.method, Maf)
+    model.classes = _class_names(checkpoint)  # Which bounds their number, and with it that of the tasks.
     model.sizes = (checkpoint.classes // checkpoint.task,) * checkpoint.task
-    model.classes = _class_names(checkpoint)
     net = model.method.new_net(model.method.new_head)
     for new_classes in model.sizes:
         net.head.grow(new_classes)
@@ -103,7 +108,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """The file's content, of which task, seed and the number of classes make sense together."""
     content = _load(path)
     tensors = content.get("state_dict") if isinstance(content, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
         raise UserError(f"{path} is not a published checkpoint: it has no 'state_dict' of tensors")
     task, seed = _number(path, content, "task"), _number(path, content, "seed")
     weight = tensors.get("fc.weight")
@@ -137,26 +144,45 @@ def published_name(own: str) -> str:
 def _load(path: Path) -> Any:
     """The tensors and plain values of a file whose checksums are right. Nothing else is ever unpickled."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
-        raise UserError(f"{path} is not a checkpoint, or it is truncated: it is not a complete zip archive") from None
-    if damaged is not None:
-        raise UserError(f"{path} is damaged: the checksum of {damaged} in it is wrong")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with open_file(path, _LIMIT) as file:
+            _require_sound_zip(path, file)
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, MemoryError) as error:
+        raise unreadable(path, error) from error
     except pickle.UnpicklingError:
         raise UserError(f"{path} is refused: it holds Python objects other than tensors and plain values") from None
+    except UserError:
+        raise
     except Exception:  # a pickle of anything can fail in any way
         raise UserError(f"{path} is not a checkpoint: it is a zip archive of something else") from None
 
 
+def _require_sound_zip(path: Path, file: BinaryIO) -> None:
+    """An archive of whole members that are stored as they are, which is how torch writes them."""
+    try:
+        if file.read(4) != b"PK\x03\x04":  # Something else may stand before an archive, and torch would read that.
+            raise zipfile.BadZipFile
+        with zipfile.ZipFile(file) as archive:
+            packed = sum(member.file_size for member in archive.infolist()) > _LIMIT or any(
+                member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()
+            )
+            damaged = None if packed else archive.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error):
+        raise UserError(f"{path} is not a checkpoint, or it is truncated: it is not a complete zip archive") from None
+    if packed:
+        raise UserError(f"{path} is not a checkpoint: what is in it is compressed, or more than its size allows")
+    if damaged is not None:
+        raise UserError(f"{path} is damaged: the checksum of {damaged} in it is wrong")
+
+
 def _number(path: Path, content: Mapping[str, Any], name: str) -> int:
     value = content.get(name)
-    if type(value) is not int or value < 0:
-        raise UserError(f"{path} is not a published checkpoint: its '{name}' is {value!r}, not a number from 0 on")
+    if type(value) is not int or not 0 <= value < 2**64:
+        # The text of a nested value may have no end.
+        plain = value is None or isinstance(value, str | float) or (type(value) is int and abs(value) < 2**64)
+        given = repr(value)[:80] if plain else f"of type {type(value).__name__}, or too large"
+        raise UserError(f"{path} is not a published checkpoint: its '{name}' is {given}, not a number from 0 on")
     return value
 
 
@@ -192,8 +218,13 @@ def _check(checkpoint: Checkpoint, shapes: Mapping[str, torch.Size]) -> None:
     if strange:
         raise UserError(f"{path} is not a published CIFAR-100 checkpoint: {_named(strange)} not expected")
     for name, shape in shapes.items():
-        if given[name].shape != shape:
-            raise UserError(f"{path}: {name} has shape {list(given[name].shape)}, but {list(shape)} is expected")
+        tensor, dtype = given[name], torch.int64 if name.endswith("num_batches_tracked") else torch.float32
+        if tensor.shape != shape:
+            raise UserError(f"{path}: {name} has shape {list(tensor.shape)}, but {list(shape)} is expected")
+        if (tensor.dtype, tensor.layout, tensor.device.type) != (dtype, torch.strided, "cpu"):
+            raise UserError(f"{path}: {name} is not a plain tensor of {str(dtype).removeprefix('torch.')}")
+        if not tensor.isfinite().all() or (name.endswith("running_var") and (tensor < 0).any()):
+            raise UserError(f"{path}: {name} has values that no training leaves, such as infinite ones")
     for name in ("running_mean", "running_var"):
         if not torch.equal(given[_OLD + name], given[_NEW + name]):
             raise UserError(
@@ -211,4 +242,4 @@ def _untrained_scale(checkpoint: Checkpoint) -> float:
 
 def _named(names: list[str]) -> str:
     """``a is``, or ``a (and 2 more) are``."""
-    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more) are"
+    return f"{names[0][:80]} is" if len(names) == 1 else f"{names[0][:80]} (and {len(names) - 1} more) are"

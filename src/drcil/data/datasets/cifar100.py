@@ -11,8 +11,6 @@ import hashlib
 import io
 import os
 import pickle
-import tarfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,10 @@ import torch
 from numpy._core.multiarray import _reconstruct
 
 from ...errors import UserError
+from ...reading import read_bytes
 from ..sources.imageset import ArraySource, ImageSet
 from ..sources.shrink import shrink
+from .archive import BROKEN, members
 from .dataset import CUTS_OF_A_HUNDRED, Archive, Dataset, DataSpec, dataset
 from .place import data_directory
 
@@ -33,6 +33,7 @@ CHECKSUMS = {
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
+SIZES = {"train": 155_249_918, "test": 31_049_707, "meta": 1_473}
 SPEC = DataSpec(
     kind="cifar",
     backbone="resnet32",
@@ -87,23 +88,19 @@ def read_files(root: Path) -> dict[str, bytes]:
 
 
 def _from_folder(path: Path, archive: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         raise UserError(
             f"CIFAR-100 not found: there is neither {path} nor {archive}. "
             "Run 'drcil data fetch cifar100', or set --data"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        )
+    return read_bytes(path, 2 * SIZES[path.name])
 
 
 def _from_archive(archive: Path) -> dict[str, bytes]:
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            members = {name: tar.extractfile(f"{FOLDER}/{name}") for name in CHECKSUMS}
-            return {name: member.read() if member else b"" for name, member in members.items()}
-    except (tarfile.TarError, OSError, EOFError, KeyError, zlib.error) as error:
+        limits = {f"{FOLDER}/{name}": 2 * size for name, size in SIZES.items()}
+        return {name.removeprefix(f"{FOLDER}/"): member.read() for name, member in members(archive, limits)}
+    except (*BROKEN, OSError) as error:
         raise UserError(f"{archive} is damaged ({error}); delete it and run 'drcil data fetch cifar100'") from None
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
@@ -16,12 +14,17 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ...errors import UserError
+from ...reading import file_size, is_file
+from .archive import BROKEN, members
 from .dataset import ByHand, find_dataset
 
 Progress = Callable[[int, int | None], None]
 """(bytes so far, bytes in all if known)"""
 
 _BLOCK = 1 << 20
+_AS_IT_IS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_MOST_UNPACKED = 100
+"""How many times the size of an archive its files may have; images hardly shrink."""
 _PATIENCE = 30
 """Seconds without a byte before a connection counts as dead."""
 
@@ -80,7 +83,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
         have = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
-        with open(part, "ab" if resumed else "wb") as file:
+        with _open_part(part, append=resumed) as file:
             done = _copy(response, file, have, total, progress)
     if total is not None and done < total:
         raise UserError(
@@ -104,22 +107,27 @@ def _copy(response: IO[bytes], file: IO[bytes], done: int, total: int | None, pr
 
 def _extract(archive: Path, folder: Path, files: Mapping[str, str]) -> None:
     """Put the named members in place, each complete or not at all; no other member is touched."""
+    limit = _MOST_UNPACKED * file_size(archive)
     try:
-        with tarfile.open(archive) as tar:
-            for name, md5 in files.items():
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                part = target.with_name(target.name + ".part")
-                with open(part, "wb") as file:
-                    member = tar.extractfile(name)
-                    while member is not None and (block := member.read(_BLOCK)):
-                        file.write(block)
-                if (found := _md5(part)) != md5:
-                    part.unlink()
-                    raise UserError(f"{name} in {archive} is damaged (md5 {found}, expected {md5})")
-                os.replace(part, target)
-    except (tarfile.TarError, EOFError, KeyError, zlib.error) as error:
+        for name, stream in members(archive, dict.fromkeys(files, limit)):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(target.name + ".part")
+            with _open_part(part) as file:
+                while block := stream.read(_BLOCK):
+                    file.write(block)
+            if (found := _md5(part)) != files[name]:
+                part.unlink()
+                raise UserError(f"{name} in {archive} is damaged (md5 {found}, expected {files[name]})")
+            os.replace(part, target)
+    except BROKEN as error:
         raise UserError(f"{archive} cannot be unpacked: {error}") from None
+
+
+def _open_part(path: Path, append: bool = False) -> IO[bytes]:
+    """A file to write to, new or begun before. Neither is a link followed, nor a named pipe waited for."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC) | _AS_IT_IS
+    return os.fdopen(os.open(path, flags, 0o666), "ab" if append else "wb")
 
 
 @contextmanager
@@ -134,7 +142,7 @@ def _disk_errors_told(directory: Path) -> Iterator[None]:
 
 def _md5(path: Path) -> str | None:
     """The md5 of a file; None if there is no such file."""
-    if not path.is_file():
+    if not is_file(path):
         return None
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,10 +22,11 @@ import numpy as np
 
 from ...errors import UserError
 from ..sources.decode import STANDARD
-from ..sources.filelist import FileList, directory_names
+from ..sources.filelist import FileList, directory_names, is_text
 from ..sources.files import FileSource, damaged
 from ..sources.imageset import ImageSet
 from .dataset import ByHand, Dataset, DataSpec, dataset
+from .place import expanded
 
 SPEC = DataSpec(
     kind="imagenet",
@@ -40,22 +42,29 @@ SPEC = DataSpec(
 )
 VERIFY_LIMIT = 100_000
 TEST_SHARE = 0.2
+_LAYOUTS = "PATH/CLASS/images, or PATH/train/CLASS/images and PATH/test/CLASS/images"
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+"""Directories that hold no class where there are no others beside them; a class may well be called 'train'."""
 
 
 @dataset("folder", spec=SPEC, home=ByHand("it is a folder of your own"), argument="PATH")
 def load_folder(place: str | Path, root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Your own images, one directory per class. Either of the two layouts will do."""
-    path = Path(place).expanduser().absolute()
+    path = expanded(place).absolute()
     if not os.path.isdir(path):  # Unlike the path's own method it is never an error.
         raise UserError(f"folder:{path} is not a directory; give the path of a folder with one directory per class")
+    if not is_text(str(path)):
+        raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8; rename it")
     classes = directory_names(path)
     if not classes:
-        raise UserError(f"{path} has no class directories; expected PATH/CLASS/images or PATH/train/CLASS/images")
+        raise UserError(f"{path} has no class directories; expected {_LAYOUTS}")
     size = image_size or STANDARD
     if "train" in classes and directory_names(path / "train"):
         training, testing = path / "train", _test_directory(path)
         classes = _common_classes(training, testing)
         train, test = image_set(training, classes, size), image_set(testing, classes, size)
+    elif {name.lower() for name in classes} <= _SPLITS:
+        raise UserError(f"the directories in {path} are splits, not classes: {_some(classes)}; expected {_LAYOUTS}")
     else:
         everything = image_set(path, classes, size)
         aside = _set_aside(everything, classes)
@@ -65,6 +74,7 @@ def load_folder(place: str | Path, root: Path | None = None, image_size: int | N
 
 def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
     """The readable images of these class directories, labelled by position."""
+    _require_distinct(root, classes)
     files = FileList.scan(root, classes)
     bad = damaged(files) if len(files) <= VERIFY_LIMIT else {}
     source = FileSource(files, size, skipped=[files.path(row) for row in bad])
@@ -75,9 +85,22 @@ def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
     if len(empty):
         label = int(empty[0])
         lost = [files.name(row) for row in bad if labels[row] == label]
-        why = f"; unreadable: {_some(lost)}" if lost else ""
+        nested = directory_names(root / classes[label])
+        why = f"; unreadable: {_some(lost)}" if lost else f", only directories: {_some(nested)}" if nested else ""
         raise UserError(f"class '{classes[label]}' has no readable image in {root / classes[label]}{why}")
     return images
+
+
+def _require_distinct(root: Path, classes: Sequence[str]) -> None:
+    """Names that can be written down, and told apart when they are read."""
+    seen: set[str] = set()
+    for name in classes:
+        if not is_text(name):
+            raise UserError(f"the name of the class directory {os.fsencode(name)!r} in {root} is not UTF-8; rename it")
+        form = unicodedata.normalize("NFC", name)
+        if form in seen:
+            raise UserError(f"{root} has two class directories '{form}', of different Unicode form; rename one")
+        seen.add(form)
 
 
 def _test_directory(path: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UserError
+from ...reading import unreadable
 from .imageset import Int64
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jfif")
@@ -84,8 +84,11 @@ class FileList:
 
 
 def image_names(directory: Path) -> list[str]:
-    """The names of the image files in a directory, sorted; hidden files are left out."""
-    return _names(directory, lambda entry: entry.name.lower().endswith(SUFFIXES) and entry.is_file())
+    """The names of the image files in a directory, sorted; hidden files are left out.
+
+    By their names: what only looks like a file, such as a link that leads nowhere, is refused when it is opened.
+    """
+    return _names(directory, lambda entry: entry.name.lower().endswith(SUFFIXES) and not _is_directory(entry))
 
 
 def directory_names(directory: Path) -> list[str]:
@@ -93,9 +96,21 @@ def directory_names(directory: Path) -> list[str]:
     return _names(directory, lambda entry: entry.is_dir())
 
 
+def is_text(name: str) -> bool:
+    """Whether a name can be written down: those that are not in the system's encoding cannot."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link that leads to itself.
+        return False
+
+
 def _names(directory: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry))
     except OSError as error:
-        raise UserError(f"{error.filename or directory} cannot be read: {error.strerror}") from None
+        raise unreadable(Path(error.filename or directory), error) from None

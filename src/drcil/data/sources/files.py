@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import UserError
 from .decode import Mode, Pixels, centre_view, random_view, short_side
-from .filelist import FileList
+from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
 from .opening import UNREADABLE, damage, open_picture, reason
 
@@ -94,11 +94,12 @@ class FileSource(PictureSource):
         return self.files.path(row)
 
     def describe(self) -> dict[str, Any]:
-        """Root, directories and a digest of the names; without a root, every path."""
+        """Root, directories and a digest of the names; without a root, every path that is text, which JSON can keep."""
         view = {"kind": "files", "size": self.size, "resize": self.resize, "channels": self.channels}
         files = self.files
         if not files.root:
-            return {**view, "paths": [files.path(row) for row in range(len(files))]}
+            paths = [files.path(row) for row in range(len(files))]
+            return {**view, "paths": paths} if all(map(is_text, paths)) else {"kind": "embedded"}
         return {**view, "root": files.root, "directories": list(files.directories), "digest": files.digest()}
 
     @classmethod
