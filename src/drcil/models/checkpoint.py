@@ -148,7 +148,7 @@ def _load(path: Path) -> Any:
             _require_sound_zip(path, file)
             file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, MemoryError) as error:
+    except (OSError, MemoryError) as error:
         raise unreadable(path, error) from error
     except pickle.UnpicklingError:
         raise UserError(f"{path} is refused: it holds Python objects other than tensors and plain values") from None
