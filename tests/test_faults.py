@@ -1,0 +1,44 @@
+"""Whatever becomes of the files that drcil reads: a right answer or a sentence, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults import Case, all_cases, expected_answers, make_all, violation
+
+FAST = 60
+"""Cases of the fast suite."""
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("things")
+    make_all(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def expected(things: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    return expected_answers(things, tmp_path_factory.mktemp("expected"))
+
+
+def broken_laws(
+    cases: list[Case], things: Path, expected: dict[tuple[str, str], Any], scratch: Path
+) -> dict[Case, str]:
+    found = {case: violation(case, things, scratch, expected) for case in cases}
+    return {case: reason for case, reason in found.items() if reason is not None}
+
+
+def test_a_sample_of_all_faults(things: Path, expected: dict[tuple[str, str], Any], tmp_path: Path) -> None:
+    cases = [case for case in all_cases(things) if case.verb not in ("compare", "run") and case.thing != "stopped"]
+    sample = random.Random(0).sample(cases, FAST)
+    assert not broken_laws(sample, things, expected, tmp_path)
+
+
+@pytest.mark.slow
+def test_all_faults(things: Path, expected: dict[tuple[str, str], Any], tmp_path: Path) -> None:
+    assert not broken_laws(list(all_cases(things, seeds=3)), things, expected, tmp_path)
