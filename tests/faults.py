@@ -69,12 +69,11 @@ def make_all(place: Path) -> None:
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (place / "folder" / split / name).mkdir(parents=True)
-            for number in range(4):
+            for number in range(2):
                 colour = tuple(colours.randrange(256) for _ in range(3))
                 Image.new("RGB", (20, 20), colour).save(place / "folder" / split / name / f"{number}.png")
-    begin_run(
-        make_settings(method="replay", stream=STREAM, tasks=1, **tiny), place / "comparison" / "runs" / "one"
-    ).go()
+    compared = make_settings(method="replay", stream=STREAM, tasks=1, **tiny)
+    begin_run(compared, place / "comparison" / "runs" / "one").go()
     said = answer(_compare(place))
     assert said.code == 0, said.err
 
@@ -302,9 +301,12 @@ def _broken_law(
     lines = [line for line in said.err.splitlines() if not line.startswith("drcil: warning: ")]
     if said.code not in (0, 1, 2) or "Traceback" in said.err:
         return f"exit code {said.code}: {said.err}"
-    if said.code and case.verb != "compare" and not (len(lines) == 1 and lines[0].startswith("drcil: ")):
+    # A comparison tells how its runs end, and a check of data tells of files on standard output.
+    if said.code and case.verb not in ("compare", "check") and not (len(lines) == 1 and lines[0].startswith("drcil: ")):
         return f"exit code {said.code} with {len(lines)} lines: {said.err[:2000]}"
-    if said.code == 0 and (case.thing, case.verb) in expected:
+    # Who edits a file and renews its seal, or chooses another number of tasks, gets another answer.
+    exact = case.damage != "mutate" and not case.file.endswith("config.toml")
+    if said.code == 0 and exact and (case.thing, case.verb) in expected:
         got = _without_clocks(json.loads(said.out))
         if got != expected[case.thing, case.verb]:
             return f"another answer: {_difference(got, expected[case.thing, case.verb])}"

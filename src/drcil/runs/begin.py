@@ -8,8 +8,7 @@ import torch
 
 from ..data.augment import AUGMENTS
 from ..data.datasets.dataset import DATASETS
-from ..data.identity import data_identity
-from ..disk import leftovers, write_json, write_sealed
+from ..disk import leftovers, write_json
 from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS
@@ -18,10 +17,11 @@ from ..plugins import named_plugins, needed_plugins
 from ..streams.protocols import parse_stream
 from ..streams.stream import Stream
 from ..train.listeners import LISTENERS
+from .beginning import BEGINNING, write_beginning
 from .environment import environment
 from .plan import Plan, fresh_model, plan_run
-from .run import CONFIG, DATA, Run
-from .settings import RunSettings, write_settings
+from .run import Run
+from .settings import CONFIG, RunSettings, write_settings
 
 RUNS = Path("runs")
 """Where runs are made unless another place is named."""
@@ -44,7 +44,7 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
         raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
     threads = settings.threads or torch.get_num_threads()
     write_json(directory / ENVIRONMENT, {**environment(), "threads": threads})
-    write_sealed(directory / DATA, data_identity(stream.dataset).model_dump(mode="json"))
+    write_beginning(directory, settings, stream)
     # Last: with it the directory is a run.
     write_settings(settings, directory / CONFIG)
     return Run(directory, settings)
@@ -52,7 +52,7 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
 
 def _begun(directory: Path) -> set[Path]:
     """What a beginning that was killed may have left in a directory."""
-    return {*leftovers(directory), directory / ENVIRONMENT, directory / DATA}
+    return {*leftovers(directory), directory / ENVIRONMENT, directory / BEGINNING}
 
 
 def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:

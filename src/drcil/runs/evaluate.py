@@ -20,8 +20,8 @@ from ..reading import is_file
 from ..streams.protocols import ORDER_SEED
 from ..streams.stream import make_stream
 from .match import require_match
-from .record import finished_tasks
-from .run import CONFIG, Run
+from .run import Run
+from .settings import CONFIG
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def find_model(path: Path) -> tuple[Path, int, str | None]:
     if not is_file(path / CONFIG):
         raise UserError(f"{path} is neither a model nor a run: it has no {STATE} and no {CONFIG}")
     run = Run.open(path)
-    finished = finished_tasks(path)
+    finished = run.checked_tasks()
     if not finished:
         raise UserError(f"{path} has no model yet: its first task is not finished")
     return finished[-1].directory, run.settings.order_seed, run.settings.readout

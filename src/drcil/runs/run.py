@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import ValidationError
 
-from ..data.identity import DataIdentity, data_identity, difference
 from ..disk import (
     append_line,
     leftovers,
@@ -32,7 +30,6 @@ from ..errors import UserError
 from ..learner import Learner
 from ..metrics import measure
 from ..models.directory import read_model, write_model
-from ..models.model import Model
 from ..models.state import read_state
 from ..plugins import require_plugins
 from ..reading import checksum, is_file, read_sealed, read_toml
@@ -40,7 +37,7 @@ from ..streams.stream import Stream
 from ..train import Journal, Listener
 from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
 from ..train.listeners import listening
-from ..validation import explain
+from .beginning import Beginning, require_as_begun, require_unchanged
 from .environment import environment
 from .match import require_match
 from .plan import Plan, fresh_model, plan_run
@@ -55,9 +52,9 @@ from .record import (
     task_directories,
 )
 from .result import MADE_FROM, make_result
-from .settings import FORMAT, RunSettings, checked
+from .settings import CONFIG, FORMAT, RunSettings, checked
 
-CONFIG, DATA, RESULT, EVENTS = "config.toml", "data.json", "result.json", "events.jsonl"
+RESULT, EVENTS = "result.json", "events.jsonl"
 SNAPSHOT = "snapshot"
 
 
@@ -99,6 +96,13 @@ class Run:
         """The directories of the tasks that are finished, in order; each is a model."""
         return task_directories(self.directory)
 
+    def checked_tasks(self) -> list[FinishedTask]:
+        """The finished tasks, if they are this run's, in order and as its settings say."""
+        tasks = finished_tasks(self.directory)
+        if tasks:
+            require_unchanged(self.directory, CONFIG, tasks[-1].record.run, self.settings.choices())
+        return tasks
+
     def go(
         self,
         plan: Plan | None = None,
@@ -137,8 +141,9 @@ class Run:
             listener(event)
 
         stream = plan.stream
-        digest = self._require_same_data(stream).digest()
-        learner = self._learner(stream, digest, tell)
+        begun = require_as_begun(self.directory, self.settings, stream)
+        digest = begun.data.digest()
+        learner = self._learner(stream, begun, tell)
         self.log("Started", process=os.getpid(), work=plan.work)
         for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
@@ -150,51 +155,17 @@ class Run:
             after_task(report)
         return self.write_result()
 
-    def data(self) -> DataIdentity:
-        """The data that the run began with."""
-        try:
-            return DataIdentity.model_validate(read_sealed(self.directory / DATA))
-        except ValidationError as error:
-            raise UserError(f"{self.directory / DATA} does not describe a dataset: {explain(error)}") from None
-
-    def _require_same_data(self, stream: Stream) -> DataIdentity:
-        """The data that the run began with, if it still is what the stream has."""
-        before = self.data()
-        changed = difference(before, data_identity(stream.dataset))
-        if changed is not None:
-            raise UserError(
-                f"{self.directory} cannot be resumed, since the images of '{stream.name}' are not those that it began "
-                f"with: {changed}; start a new run, or restore them"
-            )
-        return before
-
-    def _learner(self, stream: Stream, digest: str, listener: Listener) -> Learner:
+    def _learner(self, stream: Stream, begun: Beginning, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        model = fresh_model(own, stream)
-        resolved = model.method.settings.model_dump(mode="json")
-        choices = {**own.choices(), "resolved": resolved, "data_digest": digest}
-        journal = Journal(self.directory / SNAPSHOT, own.engine.snapshot_seconds, choices)
-        done = finished_tasks(self.directory)
+        journal = Journal(self.directory / SNAPSHOT, own.engine.snapshot_seconds, begun.model_dump(mode="json"))
+        done = self.checked_tasks()
         if done:
-            self._require_unchanged(done[-1], model)
             model = read_model(done[-1].directory, at_hand=stream.dataset.train.source)
             require_match(model, stream, own.order_seed)
+        else:
+            model = fresh_model(own, stream)
         return Learner.of(model, own.engine, listener, journal)
-
-    def _require_unchanged(self, task: FinishedTask, fresh: Model) -> None:
-        """A run is a function of its settings: they cannot change halfway, neither in the file nor in a recipe."""
-        state = task.model
-        kept = {**task.record.run, "memory": state.memory.budget}
-        chosen = {**self.settings.choices(), "memory": str(fresh.memory.budget)}
-        resolved = fresh.method.settings.model_dump(mode="json")
-        for where, before, now in ((CONFIG, kept, chosen), ("the recipe", state.settings, resolved)):
-            changed = _first_difference(before, now)
-            if changed is not None:
-                raise UserError(
-                    f"{self.directory} cannot be resumed: '{changed}' in {where} is not what it was when task "
-                    f"{len(state.tasks)} was learnt; start a new run, or restore the file"
-                )
 
     def _close(self, learner: Learner, stream: Stream, digest: str, number: int, learning: float) -> None:
         """Measure a learnt task and keep all of it, at once."""
@@ -203,7 +174,7 @@ class Run:
         tensors = {"labels": torch.from_numpy(task.test.labels)}
         for name, ranking in learner.rank(task.test).items():
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
-        before = finished_tasks(self.directory)
+        before = self.checked_tasks()
         record = TaskRecord(
             run=self.settings.choices(),
             data_digest=digest,
@@ -230,7 +201,7 @@ class Run:
 
     def write_result(self) -> dict[str, Any]:
         """Put the figures of the finished tasks in their place; the same as an object."""
-        tasks = finished_tasks(self.directory)
+        tasks = self.checked_tasks()
         result = self._measured(tasks)
         write_sealed(self.directory / RESULT, {**result, MADE_FROM: self._made_from(tasks[-1].checksum)})
         return result
@@ -243,7 +214,7 @@ class Run:
         """The figures as of the last finished task: from ``result.json``, or where that is not up to date, measured."""
         if not self.has_result():
             raise UserError(f"{self.directory} has no result yet: its first task is not finished")
-        return self._kept_result() or self._measured(finished_tasks(self.directory))
+        return self._kept_result() or self._measured(self.checked_tasks())
 
     def _kept_result(self) -> dict[str, Any] | None:
         """What ``result.json`` says, if it is of the tasks that are finished."""
@@ -268,17 +239,6 @@ class Run:
     def log(self, event: str, **entries: Any) -> None:
         """Add a line to the run's event log."""
         append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
-
-
-def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The name of the first entry that differs, inside a group of entries by its own name; None where all agree."""
-    for name in {**before, **now}:
-        one, other = before.get(name), now.get(name)
-        if one != other:
-            if isinstance(one, Mapping) and isinstance(other, Mapping):
-                return _first_difference(one, other)
-            return name
-    return None
 
 
 def _figures_by_readout(learner: Learner, stream: Stream, number: int) -> dict[str, dict[str, float | None]]:

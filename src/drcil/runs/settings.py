@@ -17,6 +17,7 @@ from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
 from ..validation import explain
 
+CONFIG = "config.toml"
 FORMAT = 3
 """Of ``config.toml``; a run of another format is refused."""
 

@@ -12,9 +12,9 @@ from ..data.identity import DataIdentity, difference
 from ..errors import UserError
 from ..methods import METHODS
 from ..methods.resolve import resolve_settings
-from ..runs.record import finished_tasks
-from ..runs.run import CONFIG, Run
-from ..runs.settings import RunSettings
+from ..runs.beginning import read_beginning
+from ..runs.run import Run
+from ..runs.settings import CONFIG, RunSettings
 from ..streams.protocols import parse_stream
 
 Present = Callable[[], DataIdentity | None]
@@ -54,8 +54,9 @@ def present_settings(own: RunSettings) -> dict[str, Any]:
 
 def _learnt_as_now(run: Run, present: Present) -> bool:
     """Whether its finished tasks are what today's settings and images would give: recipes and folders may change."""
-    done = finished_tasks(run.directory)
-    if done and done[-1].model.settings != present_settings(run.settings):
+    run.checked_tasks()
+    begun = read_beginning(run.directory)
+    if begun.resolved != present_settings(run.settings):
         return False
     data = present()
-    return data is None or difference(run.data(), data) is None
+    return data is None or difference(begun.data, data) is None
