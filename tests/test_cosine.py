@@ -97,9 +97,11 @@ def test_fresh_rows_are_uniform_and_the_scale_starts_at_one() -> None:
 
 
 def test_a_head_is_refused_without_proxies_and_a_task_without_classes() -> None:
-    with pytest.raises(UserError, match="at least one proxy, but 0 were given"):
+    with pytest.raises(
+        UserError, match="the number of proxies of a class must be a whole number from 1 to 1048576, not 0"
+    ):
         CosineHead(4, 0)
-    with pytest.raises(UserError, match="at least one new class, but 0 were given"):
+    with pytest.raises(UserError, match="the number of new classes must be a whole number from 1 to 1048576, not 0"):
         CosineHead(4).grow(0)
 
 

@@ -46,7 +46,7 @@ def test_a_misspelt_dataset_is_answered_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("digits", 0, "image size 0 is not possible"),
+        ("digits", 0, "the image size must be a whole number from 4 to 4096, not 0"),
         ("folder:", None, "'folder:' is incomplete; give it as folder:PATH"),
         ("folder", None, "'folder' is incomplete; give it as folder:PATH"),
         ("digits:8", None, "'digits' takes no argument"),

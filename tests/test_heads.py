@@ -422,5 +422,5 @@ def test_a_wrong_option_is_named_with_what_is_accepted(wrong: dict[str, Any], me
 
 def test_a_task_without_classes_is_refused() -> None:
     head = DynamicResidualHead(4)
-    with pytest.raises(UserError, match="at least one new class, but 0"):
+    with pytest.raises(UserError, match="the number of new classes must be a whole number from 1 to 1048576, not 0"):
         head.grow(0)

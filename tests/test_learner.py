@@ -165,7 +165,7 @@ def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
         taught.evaluate(arrays(STREAM[1].test)[:1], ["9"])
     with pytest.raises(UserError, match="at least one image"):
         taught.evaluate(STREAM[1].test.subset([]))
-    with pytest.raises(UserError, match="top must be at least 1, not 0"):
+    with pytest.raises(UserError, match="top must be a whole number from 1 to 2147483647, not 0"):
         taught.predict(arrays(STREAM[1].test), top=0)
     for ask in (lambda new: new.predict("x.png"), lambda new: new.evaluate(STREAM[0].test), lambda new: new.save("x")):
         with pytest.raises(UserError, match=r"there is nothing to .* yet: the learner has not learnt a task"):
@@ -176,10 +176,10 @@ def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
     ("options", "sentence"),
     [
         ({"method": "icrl"}, "unknown method 'icrl'; did you mean 'icarl'"),
-        ({"epochs_scale": 0}, "the epoch scale must be a positive number, not 0"),
-        ({"epochs_scale": -1.5}, "the epoch scale must be a positive number, not -1.5"),
-        ({"epochs_scale": float("nan")}, "the epoch scale must be a positive number, not nan"),
-        ({"epochs_scale": float("inf")}, "the epoch scale must be a positive number, not inf"),
+        ({"epochs_scale": 0}, "epochs_scale must be a number above 0 and at most 1000, not 0.0"),
+        ({"epochs_scale": -1.5}, "epochs_scale must be a number above 0 and at most 1000, not -1.5"),
+        ({"epochs_scale": float("nan")}, "epochs_scale must be a number above 0 and at most 1000, not nan"),
+        ({"epochs_scale": float("inf")}, "epochs_scale must be a number above 0 and at most 1000, not inf"),
         ({"memory": "lots"}, "memory 'lots' is not a budget"),
         ({"method": "finetune", "memory": "5"}, "a memory of 'none' by definition, so a memory of '5' is not possible"),
         ({"method": "joint", "memory": "none"}, "a memory of 'all' by definition"),

@@ -39,7 +39,11 @@ def test_a_budget_per_class_is_never_reduced() -> None:
 
 
 @given(
-    st.one_of(st.builds(Budget, total=st.integers(0)), st.builds(Budget, per_class=st.integers(1)), st.just(Budget()))
+    st.one_of(
+        st.builds(Budget, total=st.integers(0, 10**12 - 1)),
+        st.builds(Budget, per_class=st.integers(1, 10**12 - 1)),
+        st.just(Budget()),
+    )
 )
 def test_budgets_read_back_as_written(budget: Budget) -> None:
     assert Budget.parse(str(budget)) == budget

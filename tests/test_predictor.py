@@ -94,12 +94,12 @@ def test_what_cannot_be_used_is_refused(saved: Path) -> None:
         ({"device": "abacus"}, "unknown device 'abacus'"),
         ({"device": "cpu", "precision": "16-mixed"}, "needs a GPU"),
         ({"device": "cpu", "precision": "fp16"}, "unknown precision 'fp16'"),
-        ({"device": "cpu", "batch": 0}, "a batch of 0 images"),
-        ({"device": "cpu", "workers": -3}, "-3 workers"),
+        ({"device": "cpu", "batch": 0}, "batch must be a whole number from 1 to 1048576, not 0"),
+        ({"device": "cpu", "workers": -3}, "workers must be a whole number from 0 to 256, not -3"),
     ):
         with pytest.raises(UserError, match=sentence):
             drcil.load_predictor(saved, **options)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="at least one thread is needed, not 0"):
+    with pytest.raises(UserError, match="threads must be a whole number from 1 to"):
         drcil.configure(threads=0)
     predictor = drcil.load_predictor(saved, device="cpu")
     with pytest.raises(UserError, match="no task has been learnt"):

@@ -156,7 +156,7 @@ def test_tasks_are_counted_from_one_and_indexed_from_zero() -> None:
     assert stream[-1].number == 5
     with pytest.raises(IndexError):
         stream[5]
-    with pytest.raises(UserError, match="tasks 1 to 5; there is no task 0"):
+    with pytest.raises(UserError, match="the task of stream 'toy-b0-5' must be a whole number from 1 to 5, not 0"):
         stream.task(0)
 
 
@@ -183,7 +183,7 @@ def test_an_order_must_have_every_class_once(order: list[int | str], complaint: 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_order_seeds_beyond_the_generator_are_refused(seed: int) -> None:
-    with pytest.raises(UserError, match=f"order seed {seed}"):
+    with pytest.raises(UserError, match=f"the order seed must be a whole number from 0 to 4294967295, not {seed}"):
         class_order(10, seed)
 
 
@@ -244,8 +244,8 @@ def test_small_classes_give_few_validation_images_or_none_and_keep_one_to_learn_
     ("share", "complaint"),
     [
         (0.1, "share of 0.1 is less than one image of every class, and the largest has 4 training images"),
-        (1.0, "invalid validation share 1.0"),
-        (-0.1, "invalid validation share -0.1"),
+        (1.0, "validation must be a number at least 0 and below 1, not 1.0"),
+        (-0.1, "validation must be a number at least 0 and below 1, not -0.1"),
     ],
 )
 def test_a_share_by_which_nothing_is_held_out_is_refused(share: float, complaint: str) -> None:

@@ -5,22 +5,41 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 200
+"""Characters of something given that a sentence quotes."""
+
 
 class UserError(Exception):
-    """Something the user gave cannot be used. The message is one complete sentence."""
+    """Something the user gave cannot be used. The message is one complete sentence, in one line."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(" ".join(sentence.splitlines()))
+
+
+class WrongTypeError(UserError, TypeError):
+    """An argument is of a kind that is not accepted."""
+
+
+class WrongValueError(UserError, ValueError):
+    """An argument is of the right kind, but out of bounds."""
 
 
 class Interrupted(Exception):
     """The user asked a long job to stop; what was finished is on disk."""
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     """The error for a misspelt name: quote it, propose the nearest, list what exists.
 
     >>> print(unknown("method", "icrl", ["icarl", "replay"]))
     unknown method 'icrl'; did you mean 'icarl'? Known: icarl, replay
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1)
+    names, name = sorted(known), shortened(str(given))
+    near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{given}'; {hint}Known: {', '.join(names)}")
+    return UserError(f"unknown {kind} '{name}'; {hint}Known: {', '.join(names)}")
+
+
+def shortened(text: str) -> str:
+    """The text, without its middle where it is too long to be quoted."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from .arguments import function, instance, number, optional, text, whole
 from .data.augment import build_augment
 from .data.datasets.dataset import DataSpec
 from .data.own import images_from, own_spec
@@ -20,6 +21,7 @@ from .errors import UserError
 from .inference.bank import FeatureBank
 from .inference.inference import Inference
 from .inference.ranking import Ranking
+from .limits import EPOCHS_SCALE, SEED
 from .methods import Method
 from .models.directory import read_model, save_model
 from .models.model import Model, ModelOptions, new_model
@@ -50,7 +52,7 @@ class Learner:
         method: str,
         *,
         backbone: str | None = None,
-        memory: str | None = None,
+        memory: str | int | None = None,
         augment: str | None = None,
         seed: int = 0,
         epochs_scale: float = 1.0,
@@ -60,7 +62,15 @@ class Learner:
         **engine: Any,
     ) -> None:
         """``engine``: ``device``, ``precision``, ``workers`` and the other engine settings."""
-        options = ModelOptions(method, backbone, memory, augment, seed, epochs_scale, settings or {})
+        options = ModelOptions(
+            text("method", method),
+            backbone=optional(text, "backbone", backbone),
+            memory=None if memory is None else str(Budget.parse(memory)),
+            augment=optional(text, "augment", augment),
+            seed=whole("seed", seed, SEED),
+            epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
+            settings=optional(instance, "settings", settings, Mapping) or {},
+        )
         self._set_up(options, None, engine_settings(engine), listener, journal)
 
     @classmethod
@@ -85,7 +95,8 @@ class Learner:
         journal: Journal | None,
     ) -> None:
         self._options, self._model = options, model
-        self._engine_settings, self._listener, self._journal = engine, listener, journal
+        self._engine_settings, self._listener = engine, function("listener", listener)
+        self._journal = optional(instance, "journal", journal, Journal)
         self._predictor: Predictor | None = None
 
     @property
@@ -126,14 +137,16 @@ class Learner:
     def _inference(self) -> Inference:
         return self._engine_settings.inference(self.model.data.mean, self.model.data.std)
 
-    def learn(self, task: Any, labels: Sequence[Any] | None = None) -> None:
+    def learn(self, task: Any, labels: Any = None) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
 
         Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths.
         """
+        if isinstance(task, Task) == (labels is not None):
+            raise UserError(
+                "learn takes a task of a stream, or images and their class names; a task has labels of its own"
+            )
         if not isinstance(task, Task):
-            if labels is None:
-                raise UserError("learn takes a task of a stream, or images and their class names")
             task = self._own_task(task, labels)
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
@@ -177,7 +190,7 @@ class Learner:
         """The ``top`` best class names for each image, by the leading readout or another."""
         return self.predictor().predict(images, top, readout)
 
-    def evaluate(self, images: Any, labels: Sequence[Any] | None = None, readout: str | None = None) -> float:
+    def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
         """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
         self._require_learnt("evaluate")
         return self.predictor().evaluate(images, labels, readout)
@@ -187,12 +200,12 @@ class Learner:
         self._require_learnt("save")
         save_model(self.model, Path(path))
 
-    def _own_task(self, images: Any, names: Sequence[Any]) -> Task:
+    def _own_task(self, images: Any, labels: Any) -> Task:
         """The user's own images as the next task."""
         shape = self._model.shape if self._model else None
         source = images_from(images, shape.size, shape.channels) if shape else images_from(images)
         spec: DataSpec = self._model.data if self._model else own_spec(source)
-        return next_task(source, names, self.sizes, self.classes, Budget.parse(spec.memory), spec)
+        return next_task(source, labels, self.sizes, self.classes, Budget.parse(spec.memory), spec)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

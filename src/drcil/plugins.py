@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .arguments import text
 from .errors import UserError
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class _MissingError(Exception):
 
 def use_plugins(*names: str) -> None:
     """Name plugins, modules or Python files, to be imported at the next look-up. A file must exist."""
-    for name in map(_full_name, names):
-        if _is_file(name) and not Path(name).is_file():
+    for name in [_full_name(text("the name of a plugin", name)) for name in names]:
+        if _is_file(name) and not os.path.isfile(name):
             raise UserError(f"the plugin '{name}' cannot be used: there is no such file")
         _named[name] = None
 
@@ -138,7 +139,7 @@ def _import(name: str) -> None:
 
 def _import_file(path: Path) -> None:
     """Import a file, under a name that follows from its path, unless it is a module that has been imported already."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise _MissingError("there is no such file")
     for module in list(sys.modules.values()):
         known = getattr(module, "__dict__", {}).get("__file__")

@@ -7,7 +7,8 @@ import os
 
 import torch
 
-from .errors import UserError
+from .arguments import whole
+from .limits import THREADS
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Options of glibc's ``mallopt``."""
@@ -23,9 +24,7 @@ def configure(threads: int | None = None) -> None:
     it by itself but the command line.
     """
     if threads is not None:
-        if threads < 1:
-            raise UserError(f"at least one thread is needed, not {threads}")
-        torch.set_num_threads(threads)
+        torch.set_num_threads(whole("threads", threads, THREADS))
     if torch.cuda.is_available():
         make_repeatable()
     else:

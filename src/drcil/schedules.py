@@ -7,15 +7,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .limits import BATCH, EVERY
+
 
 class Schedule(BaseModel):
     """How long and how fast a stage learns. The learning rate is constant within an epoch."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    epochs: int = Field(ge=1)
+    epochs: int = Field(ge=EVERY.least, le=EVERY.most)
     lr: float = Field(gt=0)
-    batch_size: int = Field(default=128, ge=1)
+    batch_size: int = Field(default=128, ge=BATCH.least, le=BATCH.most)
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from .arguments import shown
+
 _OWN_WORDS = {
     "byte_size": "give a size such as '500MB' or '2GB'",
     "byte_size_unit": "give a size such as '500MB' or '2GB'",
@@ -32,4 +34,4 @@ def explain(error: ValidationError) -> str:
         return f"'{where}' is not known"
     if isinstance(first["input"], dict):
         return f"'{where}': {reason}" if where else reason
-    return f"'{where}' cannot be {first['input']!r}: {reason}"
+    return f"'{where}' cannot be {shown(first['input'])}: {reason}"

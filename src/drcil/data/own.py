@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..arguments import path as given_path
 from ..errors import UserError
 from .datasets import cifar100, digits, folder
 from .datasets.dataset import DataSpec
@@ -41,13 +41,13 @@ def images_from(images: Any, size: int | None = None, channels: int | None = Non
     if isinstance(images, Source):
         return images
     if isinstance(images, str | os.PathLike):
-        path = Path(images)
+        path = given_path("the path of images", images)
         images = [path / name for name in image_names(path)] if os.path.isdir(path) else [path]
     if isinstance(images, Tensor):
         return _from_batch(_channels_last(images), size, channels)
     if isinstance(images, np.ndarray) and images.ndim in (3, 4):
         return _from_batch(images if images.ndim == 4 else images[..., None], size, channels)
-    if not isinstance(images, Sequence):
+    if isinstance(images, bytes) or not isinstance(images, Sequence):
         shape = f" of shape {images.shape}" if isinstance(images, np.ndarray) else ""
         raise UserError(f"images cannot be read from a {type(images).__name__}{shape}; {_ACCEPTED}")
     if not len(images):

@@ -9,7 +9,10 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Subset
 
-from ..errors import UserError
+from ..arguments import optional, whole
+from ..errors import UserError, shortened
+from ..limits import IMAGE_SIZE, Bounds
+from .labels import class_names, class_number
 from .own import stack, to_picture
 from .sources.decode import SMALL, STANDARD
 from .sources.files import PictureSource
@@ -17,6 +20,7 @@ from .sources.imageset import ImageSet, Int64
 
 _IMAGE_KEYS = ("image", "img", "pixel_values")
 _LABEL_KEYS = ("label", "labels", "fine_label", "target")
+_CHANNELS, _MOST_CLASSES = Bounds(1, 3), 2**31
 
 
 def wrap(
@@ -34,12 +38,15 @@ def wrap(
     Small images are read into memory, of the first one's size unless ``size`` says otherwise; larger ones are read
     when needed, at 224 pixels unless ``size`` says otherwise.
     """
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or not len(dataset):
+    if isinstance(dataset, Mapping | type) or not hasattr(dataset, "__getitem__") or not _length(dataset):
         raise UserError(
             f"a {type(dataset).__name__} cannot be wrapped: it must have a length above 0 and items by number"
         )
+    size = optional(whole, "size", size, IMAGE_SIZE)
+    channels = optional(whole, "channels", channels, _CHANNELS)
+    names = None if classes is None else class_names(classes)
     first, _ = _pair(dataset[0])
-    labels = _checked(_labels(dataset), classes, len(dataset))
+    labels = _checked(_labels(dataset), names, len(dataset))
     rows = np.arange(len(dataset), dtype=np.int64)
     if min(first.size) <= SMALL:
         pictures = [_pair(dataset[row])[0] for row in range(len(dataset))]
@@ -65,6 +72,14 @@ class MapSource(PictureSource):
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "embedded"}
+
+
+def _length(dataset: Any) -> int:
+    """How many items there are; 0 also where there is no saying."""
+    try:
+        return len(dataset)
+    except TypeError:
+        return 0
 
 
 def _pair(item: Any) -> tuple[Image.Image, Any]:
@@ -97,15 +112,18 @@ def _checked(labels: Sequence[Any], classes: Sequence[str] | None, length: int) 
     if len(labels) != length:
         raise UserError(f"the dataset has {length} images but {len(labels)} labels")
     if isinstance(labels[0], str):
+        labels = class_names(labels, length)
         if classes is None:
-            raise UserError(f"labels are names, such as '{labels[0]}'; give 'classes', the list of names, with them")
+            raise UserError(
+                f"labels are names, such as '{shortened(labels[0])}'; give 'classes', the list of names, with them"
+            )
         place = {name: index for index, name in enumerate(classes)}
         strange = sorted(set(labels) - set(place))
         if strange:
-            raise UserError(f"label '{strange[0]}' is not among the {len(classes)} class names")
+            raise UserError(f"label '{shortened(strange[0])}' is not among the {len(classes)} class names")
         return np.array([place[label] for label in labels], dtype=np.int64)
-    numbers = np.array([int(label) for label in labels], dtype=np.int64)
-    if numbers.min() < 0 or (classes is not None and numbers.max() >= len(classes)):
-        known = f"0 to {len(classes) - 1}" if classes is not None else "0 or more"
-        raise UserError(f"labels range from {numbers.min()} to {numbers.max()}, but must be {known}")
-    return numbers
+    numbers = [class_number(label, f"the label of image {row}") for row, label in enumerate(labels)]
+    most = _MOST_CLASSES if classes is None else len(classes)
+    if min(numbers) < 0 or max(numbers) >= most:
+        raise UserError(f"labels range from {min(numbers)} to {max(numbers)}, but must be 0 to {most - 1}")
+    return np.array(numbers, dtype=np.int64)

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..arguments import instance, whole
+from ..errors import WrongTypeError, WrongValueError
+from ..limits import CHANNELS, CLASSES
 from ..registry import Registry
 
 
@@ -35,7 +37,7 @@ class Head(nn.Module, ABC):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.channels = channels
+        self.channels = whole("channels", channels, CHANNELS)
         self.tasks: list[int] = []
         """Number of classes each task brought."""
 
@@ -76,23 +78,24 @@ HEADS: Registry[Callable[..., Head]] = Registry("head", "drcil.heads")
 
 def require_classes(new_classes: int) -> None:
     """A task that brings no class cannot be opened."""
-    if new_classes < 1:
-        raise UserError(f"a task needs at least one new class, but {new_classes} were given")
+    whole("the number of new classes", new_classes, CLASSES)
 
 
 def as_map(features: Tensor, channels: int) -> Tensor:
     """Maps as they are; tokens (N, T, C) as maps (N, C, T, 1), vectors (N, C) as maps (N, C, 1, 1)."""
+    if not instance("features", features, Tensor).is_floating_point():
+        raise WrongTypeError(f"features must be floating-point numbers, not {features.dtype}")
     if features.ndim == 2:
         features = features[:, :, None, None]
     elif features.ndim == 3:
         features = features.transpose(1, 2)[..., None]
     elif features.ndim != 4:
-        raise UserError(
+        raise WrongValueError(
             f"a head reads maps (N, C, H, W), tokens (N, T, C) or vectors (N, C), not features of shape "
             f"{tuple(features.shape)}"
         )
     if features.shape[1] != channels:
-        raise UserError(f"the features have {features.shape[1]} channels, but the head is for {channels}")
+        raise WrongValueError(f"the features have {features.shape[1]} channels, but the head is for {channels}")
     return features
 
 

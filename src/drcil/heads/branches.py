@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import UserError, unknown
+from ..arguments import one_of
+from ..errors import WrongValueError
 from .base import as_map, pool
 
 Tensors = Mapping[str, Tensor]
@@ -93,7 +94,7 @@ class Branches(nn.Module, ABC):
     def assume(self, **old: Tensor) -> None:
         """Make these tensors the only old branch: for a past that was learnt elsewhere."""
         if sorted(old) != sorted(self.names):
-            raise UserError(f"a branch has the tensors {', '.join(self.names)}, but {', '.join(old)} were given")
+            raise WrongValueError(f"a branch has the tensors {', '.join(self.names)}, but {', '.join(old)} were given")
         for name, tensor in old.items():
             setattr(self, f"old_{name}", tensor.to(self.get_parameter(f"new_{name}")).clone().unsqueeze(0))
 
@@ -163,10 +164,6 @@ class NormBranches(Branches):
 
 def build_branches(kind: BranchKind, channels: int, conv_init: ConvInit) -> Branches:
     """Branches of the kind with this name."""
-    if conv_init not in ("identity", "kaiming"):
-        raise unknown("branch initialisation", conv_init, ["identity", "kaiming"])
-    if kind == "conv":
-        return ConvBranches(channels, conv_init)
-    if kind == "bn":
-        return NormBranches(channels)
-    raise unknown("branch", kind, ["conv", "bn"])
+    one_of("branch initialisation", conv_init, get_args(ConvInit))
+    one_of("branch", kind, get_args(BranchKind))
+    return ConvBranches(channels, conv_init) if kind == "conv" else NormBranches(channels)

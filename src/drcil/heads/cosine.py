@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import UserError
+from ..arguments import whole
+from ..limits import CLASSES
 from .base import HEADS, Head, Logits, pool, require_classes
 
 
@@ -28,9 +29,7 @@ class CosineHead(Head):
 
     def __init__(self, channels: int, proxies: int = 1) -> None:
         super().__init__(channels)
-        if proxies < 1:
-            raise UserError(f"a class needs at least one proxy, but {proxies} were given")
-        self.proxies = proxies
+        self.proxies = whole("the number of proxies of a class", proxies, CLASSES)
         self.old_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.new_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.scale = nn.Parameter(torch.ones(()))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import unknown
+from ..arguments import one_of
 from .base import HEADS, Head, Logits, grown_linear, linear_of, new_linear
 from .branches import BranchKind, ConvInit, build_branches
 
@@ -37,10 +37,8 @@ class ResidualHead(Head):
         conv_init: ConvInit = "kaiming",
     ) -> None:
         super().__init__(channels)
-        if fusion not in ("mean", "sum"):
-            raise unknown("fusion", fusion, ["mean", "sum"])
-        if new_branch not in ("keep", "reset"):
-            raise unknown("start of the new branch", new_branch, ["keep", "reset"])
+        one_of("fusion", fusion, ("mean", "sum"))
+        one_of("start of the new branch", new_branch, ("keep", "reset"))
         self.branch, self.fusion, self.new_branch, self.conv_init = branch, fusion, new_branch, conv_init
         self.branches = build_branches(branch, channels, conv_init)
         # A layer without rows rather than none: it remembers the device and dtype the head was moved to.

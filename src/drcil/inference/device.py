@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
-from ..errors import UserError, unknown
-
-DeviceName = Literal["auto", "cpu", "cuda", "mps"]
-Precision = Literal["32", "16-mixed", "bf16-mixed"]
+from ..arguments import one_of
+from ..errors import UserError
+from ..limits import DeviceName, Precision
 
 
 def find_device(name: str) -> torch.device:
     """The device of this name (``auto``: a GPU if there is one), or a sentence about what this machine lacks."""
+    one_of("device", name, get_args(DeviceName))
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in present.items() if there))
-    if name not in present:
-        raise unknown("device", name, get_args(DeviceName))
     if not present[name]:
         raise UserError(f"no {name.upper()} device found on this machine; use --device cpu or auto")
     return torch.device(name)
@@ -26,7 +24,6 @@ def find_device(name: str) -> torch.device:
 
 def require_precision(precision: str, device: torch.device) -> None:
     """It must be known, and half precision with loss scaling exists on GPUs only."""
-    if precision not in get_args(Precision):
-        raise unknown("precision", precision, get_args(Precision))
+    one_of("precision", precision, get_args(Precision))
     if precision == "16-mixed" and device.type == "cpu":
         raise UserError("--precision 16-mixed needs a GPU, but the device is the CPU; use --precision bf16-mixed or 32")

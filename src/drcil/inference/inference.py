@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from ..arguments import whole
 from ..data.augment import normalise
 from ..data.sources.cache import PictureCache, through
 from ..data.sources.imageset import ImageSet
 from ..data.sources.reader import Reader, cut
-from ..errors import UserError
+from ..limits import BATCH, WORKERS, Precision
 from ..nets.output import Output, Readout
-from .device import Precision, require_precision
+from .device import require_precision
 from .frozen import frozen_copy
 from .ranking import Ranking, best_classes
 
@@ -40,10 +41,9 @@ class Inference:
     ) -> None:
         """``workers``: processes that decode images from disk; ``cache`` keeps what they decoded."""
         require_precision(precision, device)
-        if batch < 1 or workers < 0:
-            raise UserError(f"a batch of {batch} images and {workers} workers are not possible; give at least 1 and 0")
         self.device, self.mean, self.std = device, tuple(mean), tuple(std)
-        self.precision, self.workers, self.batch, self.cache = precision, workers, batch, cache
+        self.precision, self.cache = precision, cache
+        self.workers, self.batch = whole("workers", workers, WORKERS), whole("batch", batch, BATCH)
 
     def frozen(self, net: nn.Module) -> nn.Module:
         """A frozen copy of a net, on the device."""

@@ -88,8 +88,8 @@ def stage_names(spec: MethodSpec) -> list[str]:
     None, if the method cannot learn in that way.
     """
     source, budget = ArraySource(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)), Budget.parse(spec.build.memory or "all")
-    first = next_task(source, "aabb", (), (), budget, own_spec(source))
-    second = next_task(source, "ccdd", first.sizes, first.classes, budget, own_spec(source))
+    first = next_task(source, list("aabb"), (), (), budget, own_spec(source))
+    second = next_task(source, list("ccdd"), first.sizes, first.classes, budget, own_spec(source))
     with suppress(UserError):
         settings = resolve_settings(spec, (recipe_kinds(spec.recipe) or [DEFAULT])[0], {})
         method = spec.build(settings, Architecture("resnet-digits", channels_in=1))

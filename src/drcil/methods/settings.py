@@ -10,7 +10,7 @@ from ..schedules import Schedule
 class Settings(BaseModel):
     """A method's settings. Fields that are schedules are its stages."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     augment: str | None = None
     """The training augmentation; None: that of the data."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..arguments import text as given
 from ..errors import UserError, unknown
 from ..registry import Registry
 from .base import Method
@@ -108,7 +109,7 @@ def named_method(text: str) -> tuple[MethodSpec, str | None]:
     >>> [(spec.name, readout) for spec, readout in map(named_method, ("foster", "foster:boosted", "foster-b4"))]
     [('foster', None), ('foster', 'boosted'), ('foster', 'boosted')]
     """
-    name, colon, readout = text.partition(":")
+    name, colon, readout = given("the method", text).partition(":")
     spec = METHODS[name]
     if spec.alias_of is not None:
         if colon:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +33,6 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         demanded = named_method(self.method)[0].build.memory
-        if not 0 < self.epochs_scale < math.inf:
-            raise UserError(f"the epoch scale must be a positive number, not {self.epochs_scale}")
         if self.memory is not None and Budget.parse(self.memory) != Budget.parse(demanded or self.memory):
             raise UserError(
                 f"'{self.method}' has a memory of '{Budget.parse(demanded or self.memory)}' by definition, so a memory "

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ..arguments import instance, text, whole
 from ..data.own import images_from
 from ..data.sources.imageset import ImageSet, ImageShape, Source
 from ..errors import UserError, unknown
-from ..inference.device import Precision, find_device
+from ..inference.device import find_device
 from ..inference.frozen import frozen_readouts
 from ..inference.inference import Inference
 from ..inference.ranking import Ranking
+from ..limits import TOP, Precision
 from ..nets.output import Readout
 from ..streams.next_task import named_images
 from .directory import read_model
@@ -45,10 +47,11 @@ class Predictor:
         self, readouts: Mapping[str, Readout], classes: Sequence[str], shape: ImageShape, inference: Inference
     ) -> None:
         """``readouts``: the leading one first; copies of them are kept."""
-        if not classes:
+        instance("readouts", readouts, Mapping)
+        if not instance("classes", classes, Sequence):
             raise UserError("there is nothing to predict yet: no task has been learnt")
-        self.classes, self.shape = tuple(classes), shape
-        self._inference = inference
+        self.classes, self.shape = tuple(classes), instance("shape", shape, ImageShape)
+        self._inference = instance("inference", inference, Inference)
         self._readouts = frozen_readouts(readouts)
         for readout in self._readouts.values():
             for part in (readout.net, readout.scores):
@@ -67,8 +70,7 @@ class Predictor:
 
     def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
         """The ``top`` best class names for each image, by the leading readout or another."""
-        if top < 1:
-            raise UserError(f"top must be at least 1, not {top}")
+        top = whole("top", top, TOP)
         source = self._source(images)
         rows = np.arange(len(source), dtype=np.int64)
         ranking = self.rank(ImageSet(source, rows, np.zeros_like(rows)), top, [self._named(readout)])
@@ -78,9 +80,12 @@ class Predictor:
             for labels, values in zip(classes.tolist(), scores.tolist(), strict=True)
         ]
 
-    def evaluate(self, images: Any, labels: Sequence[Any] | None = None, readout: str | None = None) -> float:
+    def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
         """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
-        if not isinstance(images, ImageSet):
+        if isinstance(images, ImageSet):
+            if labels is not None:
+                raise UserError("an image set has labels of its own; evaluate takes it without class names")
+        else:
             images = named_images(self._source(images), () if labels is None else labels, self.classes)
         if not len(images):
             raise UserError("evaluate needs at least one image")
@@ -90,7 +95,8 @@ class Predictor:
 
     def rank(self, images: ImageSet, best: int = 10, readouts: Sequence[str] | None = None) -> dict[str, Ranking]:
         """The best classes of each image, as labels, by these readouts or all; each net sees the images once."""
-        given = ImageShape.of(images.source)
+        given = ImageShape.of(instance("images", images, ImageSet).source)
+        best = whole("best", best, TOP)
         if str(given) != str(self.shape):
             raise UserError(f"the images are of {given} (channels, height, width), but the model takes {self.shape}")
         chosen = {self._named(name): self._readouts[self._named(name)] for name in readouts or self._readouts}
@@ -98,7 +104,7 @@ class Predictor:
 
     def _named(self, readout: str | None) -> str:
         """The readout of this name; None: the leading one."""
-        name = readout or self.readouts[0]
+        name = self.readouts[0] if readout is None else text("readout", readout)
         if name not in self._readouts:
             raise unknown("readout", name, self._readouts)
         return name

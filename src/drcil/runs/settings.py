@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..data.datasets.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
+from ..limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, TASKS, VALIDATION
+from ..limits import ORDER_SEED as ORDER_SEEDS
 from ..methods.spec import named_method
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
@@ -20,6 +22,8 @@ from ..validation import explain
 CONFIG = "config.toml"
 FORMAT = 3
 """Of ``config.toml``; a run of another format is refused."""
+
+Name = Annotated[str, Field(min_length=1)]
 
 
 class RunSettings(BaseModel):
@@ -33,23 +37,23 @@ class RunSettings(BaseModel):
     readout: str | None = None
     """Whose figures come first; None: the method's own choice. Training does not depend on it."""
     stream: str
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=SEED.least, le=SEED.most)
     """Training."""
-    order_seed: int = Field(default=ORDER_SEED, ge=0)
+    order_seed: int = Field(default=ORDER_SEED, ge=ORDER_SEEDS.least, le=ORDER_SEEDS.most)
     """Class order."""
-    memory: str | None = None
-    backbone: str | None = None
+    memory: Name | None = None
+    backbone: Name | None = None
     data: str | None = None
     """The data directory."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Of one operation on the CPU, in a process of its own; None: as many as there are."""
-    tasks: int | None = Field(default=None, ge=1)
+    tasks: int | None = Field(default=None, ge=TASKS.least, le=TASKS.most)
     """Stop after so many."""
-    image_size: int | None = Field(default=None, ge=4)
-    epochs_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    profile: str = "full"
-    augment: str | None = None
-    validation: float = Field(default=0.0, ge=0, lt=1)
+    image_size: int | None = Field(default=None, ge=IMAGE_SIZE.least, le=IMAGE_SIZE.most)
+    epochs_scale: float = Field(default=1.0, gt=EPOCHS_SCALE.least, le=EPOCHS_SCALE.most)
+    profile: Name = "full"
+    augment: Name | None = None
+    validation: float = Field(default=0.0, ge=VALIDATION.least, lt=VALIDATION.most)
     settings: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings that were given by hand."""
     engine: EngineSettings = EngineSettings()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..errors import UserError
+from ..arguments import shown, whole
+from ..errors import UserError, WrongTypeError, shortened
+from ..limits import Bounds
+
+_TOTAL = Bounds(0, 10**12 - 1)
 
 
 @dataclass(frozen=True)
@@ -22,16 +26,20 @@ class Budget:
             raise ValueError(f"a budget of {self.total} in total or {self.per_class} per class is too small")
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
-        """``"2000"`` (in total), ``"20/class"``, ``"all"`` (unlimited) or ``"none"`` (also ``"0"``: no memory)."""
+    def parse(cls, text: str | int) -> Budget:
+        """``"2000"`` or a number (in total), ``"20/class"``, ``"all"`` (unlimited) or ``"none"`` (also ``"0"``)."""
+        if isinstance(text, int) and not isinstance(text, bool):
+            text = str(whole("memory", text, _TOTAL))
+        if not isinstance(text, str):
+            raise WrongTypeError(f"memory must be a budget such as 2000 or '20/class', not {shown(text)}")
         if text == "all":
             return cls()
         if text == "none":
             return cls(total=0)
-        match = re.fullmatch(r"([0-9]+)(/class)?", text)
+        match = re.fullmatch(r"([0-9]{1,12})(/class)?", text)
         if match is None or (match[2] and int(match[1]) == 0):
             raise UserError(
-                f"memory '{text}' is not a budget: give a total such as '2000', a number per class such as "
+                f"memory '{shortened(text)}' is not a budget: give a total such as '2000', a number per class such as "
                 "'20/class', 'all' or 'none'"
             )
         return cls(per_class=int(match[1])) if match[2] else cls(total=int(match[1]))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..data.datasets.dataset import DataSpec
+from ..data.labels import class_names
 from ..data.sources.imageset import ImageSet, ImageShape, Source, empty_like
 from ..errors import UserError
 from .budget import Budget
@@ -34,13 +35,14 @@ def require_next(task: Task, sizes: Sequence[int], known: Sequence[str], shape: 
 
 
 def next_task(
-    source: Source, names: Sequence[Any], sizes: Sequence[int], known: Sequence[str], budget: Budget, spec: DataSpec
+    source: Source, labels: Any, sizes: Sequence[int], known: Sequence[str], budget: Budget, spec: DataSpec
 ) -> Task:
     """The task that follows those of ``sizes``, which brought the ``known`` classes. It has no test images.
 
-    New classes are numbered in order of appearance.
+    ``labels``: a class name for each image. New classes are numbered in order of appearance.
     """
-    classes = tuple(dict.fromkeys(str(name) for name in names))
+    names = class_names(labels, len(source))
+    classes = tuple(dict.fromkeys(names))
     numbers = {name: number for number, name in enumerate([*known, *classes])}
     new = _labelled(source, names, numbers)
     return Task(
@@ -56,18 +58,17 @@ def next_task(
     )
 
 
-def named_images(source: Source, names: Sequence[Any], known: Sequence[str]) -> ImageSet:
+def named_images(source: Source, labels: Any, known: Sequence[str]) -> ImageSet:
     """The images, labelled by the positions of their names among the ``known`` classes."""
-    strange = sorted({str(name) for name in names} - set(known))
+    names = class_names(labels, len(source))
+    strange = sorted(set(names) - set(known))
     if strange:
         raise UserError(f"class '{strange[0]}' has not been learnt; known: {', '.join(known)}")
     return _labelled(source, names, {name: number for number, name in enumerate(known)})
 
 
-def _labelled(source: Source, names: Sequence[Any], numbers: Mapping[str, int]) -> ImageSet:
-    if len(names) != len(source) or not len(source):
-        raise UserError(f"every image needs one class name, but {len(source)} images came with {len(names)} names")
-    labels = np.array([numbers[str(name)] for name in names], dtype=np.int64)
+def _labelled(source: Source, names: Sequence[str], numbers: Mapping[str, int]) -> ImageSet:
+    labels = np.array([numbers[name] for name in names], dtype=np.int64)
     return ImageSet(source, np.arange(len(source), dtype=np.int64), labels)
 
 

@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..arguments import string, whole
 from ..data.datasets.dataset import DATASETS, DataSpec
-from ..errors import UserError
+from ..errors import UserError, shortened
+from ..limits import ORDER_SEED as ORDER_SEEDS
 
 ORDER_SEED = 1993
 """Of the class order, unless another is asked for."""
 _NAME = re.compile(
-    r"(?P<dataset>.+)-(?:b(?P<first>0|[1-9][0-9]*)-(?P<steps>[1-9][0-9]*)"
-    r"|(?P<base>[1-9][0-9]*)/(?P<step_size>[1-9][0-9]*))",
+    r"(?P<dataset>.+)-(?:b(?P<first>0|[1-9][0-9]{0,8})-(?P<steps>[1-9][0-9]{0,8})"
+    r"|(?P<base>[1-9][0-9]{0,8})/(?P<step_size>[1-9][0-9]{0,8}))",
     re.DOTALL,
 )
 
@@ -69,10 +71,10 @@ class StreamSettings:
 def parse_stream(name: str) -> StreamSettings:
     """The settings behind a name: ``cifar100-b0-10`` (ten tasks), ``cifar100-b50-5`` (50 classes, then five steps),
     ``cifar100-50/10`` (50 classes, then ten at a time), ``folder:PATH-b0-4``."""
-    match = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(string("the stream", name))
     if match is None:
         raise UserError(
-            f"stream '{name}' is not of the form DATASET-b0-TASKS, DATASET-b50-STEPS or DATASET-BASE/STEP, "
+            f"stream '{shortened(name)}' is not of the form DATASET-b0-TASKS, DATASET-b50-STEPS or DATASET-BASE/STEP, "
             "such as cifar100-b0-10, cifar100-b50-5 or cifar100-50/10"
         )
     if match["steps"]:
@@ -89,9 +91,7 @@ def stream_name(settings: StreamSettings) -> str:
 
 def class_order(classes: int, seed: int) -> tuple[int, ...]:
     """The order in which a seed presents the classes: numpy's legacy permutation, as the field's programs draw it."""
-    if not 0 <= seed < 2**32:
-        raise UserError(f"invalid order seed {seed}: give a number from 0 to {2**32 - 1}")
-    return tuple(np.random.RandomState(seed).permutation(classes).tolist())
+    return tuple(np.random.RandomState(whole("the order seed", seed, ORDER_SEEDS)).permutation(classes).tolist())
 
 
 class StandardStream(NamedTuple):
@@ -113,11 +113,11 @@ def standard_streams() -> list[StandardStream]:
         for cut in dataset.cuts:
             settings = parse_stream(f"{dataset.form}-{cut}")
             sizes = settings.sizes(classes)
-            text = f"{len(sizes)} tasks of {sizes[0]} classes"
+            words = f"{len(sizes)} tasks of {sizes[0]} classes"
             if settings.large_base(classes):
-                text = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
+                words = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
             memory = protocol_memory(settings, classes, dataset.spec)
-            streams.append(StandardStream(f"{dataset.form}-{cut}", classes, len(sizes), memory, text))
+            streams.append(StandardStream(f"{dataset.form}-{cut}", classes, len(sizes), memory, words))
     return streams
 
 

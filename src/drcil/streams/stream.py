@@ -10,10 +10,13 @@ from typing import overload
 
 import numpy as np
 
+from ..arguments import instance, number, optional, path, shown, whole
 from ..data.datasets.dataset import Dataset, DataSpec
+from ..data.labels import class_number
 from ..data.sources.imageset import ImageSet, Int64, empty_like
-from ..errors import UserError, unknown
+from ..errors import UserError, WrongTypeError, unknown
 from ..keys import numpy_generator
+from ..limits import VALIDATION, Bounds
 from .budget import Budget
 from .protocols import ORDER_SEED, class_order, parse_stream, protocol_memory
 
@@ -104,8 +107,7 @@ class Stream:
 
     def task(self, number: int) -> Task:
         """The task of this number, from 1."""
-        if not 1 <= number <= len(self):
-            raise UserError(f"stream '{self.name}' has tasks 1 to {len(self)}; there is no task {number}")
+        number = whole(f"the task of stream '{self.name}'", number, Bounds(1, len(self)))
         sizes = self.sizes[:number]
         old, total = sum(sizes[:-1]), sum(sizes)
         new = _between(self._train, old, total)
@@ -136,7 +138,7 @@ def make_stream(
     image_size: int | None = None,
     order_seed: int = ORDER_SEED,
     order: Sequence[int | str] | None = None,
-    memory: str | None = None,
+    memory: str | int | None = None,
     validation: float = 0.0,
 ) -> Stream:
     """The stream of this name, from the dataset of that name or from the one given in its place.
@@ -145,18 +147,21 @@ def make_stream(
     protocol's budget; ``validation`` is the share of every class's training images to hold out.
     """
     settings = parse_stream(name)
+    share = number("validation", validation, VALIDATION)
     if dataset is None:
         from ..data.datasets.load import load_dataset
 
-        dataset = load_dataset(settings.dataset, data_dir, image_size)
+        dataset = load_dataset(settings.dataset, optional(path, "data_dir", data_dir), image_size)
+    instance("dataset", dataset, Dataset)
     classes = len(dataset.classes)
+    drawn = class_order(classes, order_seed)
     return Stream(
         name,
         dataset,
-        order=class_order(classes, order_seed) if order is None else _given_order(order, dataset.classes),
+        order=drawn if order is None else _given_order(order, dataset.classes),
         sizes=settings.sizes(classes),
-        budget=Budget.parse(memory or protocol_memory(settings, classes, dataset.spec)),
-        held_out=_held_out(dataset, validation, order_seed),
+        budget=Budget.parse(protocol_memory(settings, classes, dataset.spec) if memory is None else memory),
+        held_out=_held_out(dataset, share, order_seed),
         large_base=settings.large_base(classes),
     )
 
@@ -164,16 +169,21 @@ def make_stream(
 def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:
     """Class numbers from a mixture of numbers and names that must have every class once."""
     numbers = {name: number for number, name in enumerate(classes)}
-    for entry in order:
+    given = order.tolist() if isinstance(order, np.ndarray) else order
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise WrongTypeError(f"the class order must be a list of class numbers or names, not {shown(order)}")
+    for entry in given:
         if isinstance(entry, str) and entry not in numbers:
             raise unknown("class", entry, classes)
-    chosen = [numbers[entry] if isinstance(entry, str) else int(entry) for entry in order]
+    chosen = [
+        numbers[entry] if isinstance(entry, str) else class_number(entry, "a class in the order") for entry in given
+    ]
     times = Counter(chosen)
-    for number in (*range(len(classes)), *chosen):
-        if times[number] != 1 or number not in range(len(classes)):
+    for label in (*range(len(classes)), *chosen):
+        if times[label] != 1 or label not in range(len(classes)):
             raise UserError(
                 f"the class order must have every class (0 to {len(classes) - 1}, or their names) exactly once, and "
-                f"nothing else; it has class {number} {times[number]} times"
+                f"nothing else; it has class {label} {times[label]} times"
             )
     return tuple(chosen)
 
@@ -183,8 +193,6 @@ def _held_out(dataset: Dataset, share: float, seed: int) -> Int64:
 
     A class always keeps a training image; one that is too small gives none.
     """
-    if not 0 <= share < 1:
-        raise UserError(f"invalid validation share {share}: give a number from 0 up to, not including, 1")
     chosen = [np.zeros(0, dtype=np.int64)]
     for label in range(len(dataset.classes) if share else 0):
         images = np.flatnonzero(dataset.train.labels == label)

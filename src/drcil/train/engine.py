@@ -20,9 +20,10 @@ from ..data.augment import Augment
 from ..data.sources.cache import PictureCache, require_forked
 from ..data.sources.imageset import ImageSet
 from ..errors import UserError
-from ..inference.device import DeviceName, Precision, find_device
+from ..inference.device import find_device
 from ..inference.inference import Inference
 from ..keys import randomness
+from ..limits import BATCH, EVERY, WORKERS, DeviceName, Precision, machine_memory
 from ..nets.output import Readout
 from ..stages import Stage
 from .events import Listener, StageDone, silence
@@ -40,22 +41,25 @@ class EngineSettings(BaseModel):
 
     device: DeviceName = "auto"
     precision: Precision = "32"
-    workers: int = Field(default=2, ge=0)
+    workers: int = Field(default=2, ge=WORKERS.least, le=WORKERS.most)
     """Processes that decode images from disk."""
     cache: ByteSize = ByteSize(0)
     """Memory for decoded images from disk, such as 2GB; a task begins with none of them."""
     compile: bool = False
     """Compile the trained net and its teachers with ``torch.compile``: minutes at first, then faster steps."""
-    snapshot_seconds: float = Field(default=20.0, ge=0)
+    snapshot_seconds: float = Field(default=20.0, ge=0, allow_inf_nan=False)
     """At least this long between two snapshots of a stage in progress."""
-    eval_every: int | None = Field(default=None, ge=1)
+    eval_every: int | None = Field(default=None, ge=EVERY.least, le=EVERY.most)
     """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
-    inference_batch: int = Field(default=500, ge=1)
+    inference_batch: int = Field(default=500, ge=BATCH.least, le=BATCH.most)
 
     def inference(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Inference:
         """How images go through nets that are not being trained, by these settings."""
         if self.cache:
             require_forked(self.workers)
+            present = machine_memory()
+            if present is not None and self.cache > present:
+                raise UserError(f"a cache of {self.cache} bytes is more than the {present} bytes that this machine has")
         return Inference(
             find_device(self.device),
             mean,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
+from ...arguments import optional, whole
+from ...limits import IMAGE_SIZE
 from ..sources.files import FileSource
 from ..sources.imageset import ChainSource, ImageSet, Source
 from .dataset import Dataset, find_dataset
@@ -22,8 +23,7 @@ def load_dataset(name: str, data_dir: Path | None = None, image_size: int | None
     ``data_dir``: where downloaded datasets are (default: ``$DRCIL_DATA``, else ``./data``). ``image_size``: another
     size than the dataset's own; images in memory are averaged by area, images on disk are scaled and cropped to it.
     """
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image size {image_size} is not possible; give a number of pixels above 0")
+    image_size = optional(whole, "the image size", image_size, IMAGE_SIZE)
     entry, argument = find_dataset(name)
     return entry.load(*argument, data_dir, image_size)
 

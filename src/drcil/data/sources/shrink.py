@@ -31,7 +31,7 @@ def shrink(pixels: Tensor, size: int, what: str = "the images") -> Tensor:
     if size < 1 or size > min(height, width):
         raise UserError(
             f"image size {size} is not possible for {what}, which are {height}x{width}; "
-            f"images in memory are only made smaller, so give 1 to {min(height, width)}"
+            f"images in memory are only made smaller, so give at most {min(height, width)}"
         )
     if (height, width) == (size, size):
         return pixels
