@@ -2,6 +2,7 @@
 # make test        what must pass before every commit: lint, types, fast tests
 # make test-slow   tests that take minutes
 # make coverage    the fast tests again, and which lines they run
+# make fuzz        random damage to files for some minutes: make fuzz MINUTES=10
 # make test-data   tests on real datasets, in the directory that DRCIL_DATA names
 # make bench       speed and memory against targets; some of it: make bench ARGS="--rows fusion-speed,memory"
 # make clean       remove the environment and all caches
@@ -19,7 +20,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # pytest answers 5 when a mark selects no test, which is no failure.
 OR_NONE := || test $$? -eq 5
 
-.PHONY: run test coverage test-slow test-data bench clean
+.PHONY: run test coverage test-slow test-data fuzz bench clean
 .DEFAULT_GOAL := test
 
 run: $(CORE)
@@ -39,6 +40,9 @@ test-slow: $(DEV)
 
 test-data: $(DEV)
 	$(PYTEST) -m data -rs $(OR_NONE)
+
+fuzz: $(DEV)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(or $(MINUTES),10) $(SEED)
 
 bench: $(CORE)
 	@$(BIN)/python -m benchmarks $(ARGS)

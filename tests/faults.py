@@ -319,8 +319,8 @@ def _broken_law(
 
 
 def _kept(name: str) -> bool:
-    """Logs grow, and a stopped stage goes on; all else stays."""
-    return not name.endswith((".jsonl", ".log", ".lock")) and "/snapshot/" not in name
+    """Logs grow, a stopped stage goes on, and a comparison says where its runs are now; all else stays."""
+    return not name.endswith((".jsonl", ".log", ".lock", "comparison.json")) and "/snapshot" not in name
 
 
 def _contents(place: Path) -> dict[str, str]:

@@ -1,14 +1,17 @@
 """A run that is killed again and again, for real; as a program: ``python killing.py DIRECTORY``.
 
 The process imports everything once and forks a child for every session of the run. Children die by SIGKILL at the
-places of ``KILLS``, the last one finishes the run. What every child did is printed, a line each.
+places of ``KILLS``, the last one finishes the run. What every child did is printed, a line each. With a number of
+kills, seconds and a seed behind the directory, children are killed from outside, at random within these seconds.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,9 +117,31 @@ def _session(directory: Path, act: Session) -> str:
     return "killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"status {status}"
 
 
+def _killed_from_outside(directory: Path, after: float) -> str:
+    """A session that is killed after some seconds, wherever it is, unless it is over before."""
+    child = os.fork()
+    if child == 0:
+        _go(Run.open(directory))
+        os._exit(0)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return "killed" if os.WIFSIGNALED(status) else f"status {status}"
+
+
+def kill_at_random(directory: Path, kills: int, seconds: float, seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(kills):
+        print(_killed_from_outside(directory, draw.uniform(0, seconds)), flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
+    if sys.argv[2:]:
+        kill_at_random(place, int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+        print(f"to the end: {_session(place, _go)}", flush=True)
+        sys.exit()
     for kind, kill in KILLS.items():
         print(f"{kind}: {_session(place, kill)}", flush=True)
     print(f"to the end: {_session(place, _go)}", flush=True)

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -121,6 +122,29 @@ def test_a_killed_process_is_resumed_bit_for_bit(method: str, tmp_path: Path) ->
     assert not list((tmp_path / "killed").glob(".*.tmp")), "what kills left behind was not cleared away"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name, spec in METHODS.items() if spec.alias_of is None])
+def test_kills_at_random_moments_make_no_difference(method: str, tmp_path: Path) -> None:
+    """Five for each method: more than a hundred in all."""
+    started = time.monotonic()
+    make_run(tmp_path / "whole", method).go()
+    seconds = time.monotonic() - started
+    make_run(tmp_path / "killed", method)
+    program = [sys.executable, Path(__file__).with_name("killing.py"), tmp_path / "killed"]
+    done = subprocess.run(
+        [*map(str, program), "5", str(seconds), str(len(method))],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    *kills, end = done.stdout.splitlines()
+    assert len(kills) == 5 and end == "to the end: status 0", done.stderr
+    assert "killed" in kills, "all sessions were over before they were killed"
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "killed"))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_snapshots_keep_optimisers_hooks_and_branches(optimizer: str, tmp_path: Path) -> None:
     """Momenta in channels-last layout, AdamW's step counts, and a hook with buffers (``decaying_past``)."""
@@ -232,9 +256,7 @@ def test_a_recipe_cannot_change_halfway(task: int, own_recipe: Path, tmp_path: P
     run = make_run(tmp_path / "run", "own")
     Watch().session(run.directory, (StepDone, task, 2))
     change_margin(own_recipe)
-    with pytest.raises(
-        UserError, match=r"cannot be used: 'margin' in the recipe is not what it was"
-    ):
+    with pytest.raises(UserError, match=r"cannot be used: 'margin' in the recipe is not what it was"):
         Run.open(run.directory).go()
 
 

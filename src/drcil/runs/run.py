@@ -144,6 +144,9 @@ class Run:
         begun = require_as_begun(self.directory, self.settings, stream)
         digest = begun.data.digest()
         learner = self._learner(stream, begun, tell)
+        if learner.sizes:
+            # What is damaged of earlier tasks is told before another is learnt.
+            self.write_result()
         self.log("Started", process=os.getpid(), work=plan.work)
         for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
