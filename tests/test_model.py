@@ -16,11 +16,12 @@ from PIL import Image
 import drcil
 from drcil import Learner, UserError
 from drcil.data.sources.imageset import ChainSource
-from drcil.disk import read_tensors, write_json, write_tensors
+from drcil.disk import read_tensors
 from drcil.reading import read_json
 from drcil.runs.begin import begin_run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
+from resealing import edit_state, edit_tensors
 
 STREAM = make_stream("digits-b0-5")
 PIXELS = [task.new.source.read(task.new.rows)[:, 0].numpy() for task in STREAM]
@@ -123,7 +124,7 @@ def test_arrays_are_kept_as_pixels_and_datasets_by_name(tmp_path: Path) -> None:
         teach(learner, 0)
         learner.save(tmp_path / name)
     tensors, _ = read_tensors(tmp_path / "stream" / "memory.safetensors")
-    assert tensors.keys() == {"rows", "labels"}
+    assert tensors.keys() == {"rows", "labels", "digests"}
     source = read_json(tmp_path / "stream" / "state.json")["memory"]["source"]
     assert source == {"kind": "dataset", "name": "digits", "split": "train", "size": 8}
     tensors, _ = read_tensors(tmp_path / "arrays" / "memory.safetensors")
@@ -137,7 +138,7 @@ def test_the_description_tells_a_reader_what_the_model_is(tmp_path: Path) -> Non
     teach_stream(learner, 1)
     learner.save(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
-    assert state["format"] == 2
+    assert state["format"] == 3
     assert state["method"] == "icarl"
     assert state["classes"] == ["4", "2", "7", "6"]
     assert state["tasks"] == [2, 2]
@@ -157,7 +158,7 @@ def test_a_model_predicts_where_its_data_is_not_but_cannot_learn_on(teach_files:
         picture.unlink()
     loaded = drcil.load(tmp_path / "model", device="cpu", workers=0)
     assert loaded.predict(PIXELS[0][:5]) == expected
-    with pytest.raises(UserError, match=r"there is no image file .*png|cannot be read as an image"):
+    with pytest.raises(UserError, match=r"exemplars of .*model cannot be used: cannot read .*0-.*png: No such file"):
         teach_files(loaded, 1)
 
 
@@ -198,46 +199,35 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _change(**entries: Any) -> Callable[[Path], None]:
-    def change(model: Path) -> None:
-        write_json(model / "state.json", {**read_json(model / "state.json"), **entries})
-
-    return change
+    return lambda model: edit_state(model, lambda state: state.update(entries))
 
 
 def _without(name: str) -> Callable[[Path], None]:
-    def change(model: Path) -> None:
-        state = read_json(model / "state.json")
-        del state[name]
-        write_json(model / "state.json", state)
-
-    return change
+    return lambda model: edit_state(model, lambda state: state.pop(name))
 
 
 def _misshape(model: Path) -> None:
-    tensors, _ = read_tensors(model / "method.safetensors")
     name = "net.head.classifier.weight"
-    write_tensors(model / "method.safetensors", {**tensors, name: torch.zeros(3, 64)})
+    edit_tensors(model, "method.safetensors", lambda tensors: tensors.update({name: torch.zeros(3, 64)}))
 
 
 def _lose_a_tensor(model: Path) -> None:
-    tensors, _ = read_tensors(model / "method.safetensors")
-    del tensors["net.head.classifier.bias"]
-    write_tensors(model / "method.safetensors", tensors)
+    edit_tensors(model, "method.safetensors", lambda tensors: tensors.pop("net.head.classifier.bias"))
 
 
 def _tear(model: Path) -> None:
-    (model / "state.json").write_text('{"format": 2,')
+    (model / "state.json").write_text('{"format": 3,')
 
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (_change(format=1), r"has model format 1; this version of drcil reads format 2"),
+        (_change(format=1), r"has model format 1; this version of drcil reads format 3"),
         (_change(method="icrl"), r"unknown method 'icrl'; did you mean 'icarl'"),
         (_change(settings={"first": 3}), r"state.json does not describe a model: 'first'"),
         (_change(tasks="two"), r"state.json does not describe a model: 'tasks' cannot be 'two'"),
         (_without("classes"), r"state.json does not describe a model: 'classes' is missing"),
-        (lambda model: shutil.rmtree(model), r"is not a model: it has no state.json"),
+        (lambda model: shutil.rmtree(model), r"is not a model: there is no such directory"),
         (lambda model: (model / "method.safetensors").unlink(), r"cannot read .*method.safetensors"),
         (_tear, r"state.json is not valid JSON"),
         (
@@ -245,7 +235,10 @@ def _tear(model: Path) -> None:
             r"does not fit .* state.json describes: 'head.classifier.weight' has shape \(3, 64\) instead of \(2, 64\)",
         ),
         (_lose_a_tensor, r"does not fit the model that state.json describes: 'head.classifier.bias' is missing"),
-        (_change(parts={"net": {"part": "gear"}}), r"does not fit .*: unknown part 'gear'"),
+        (
+            lambda model: edit_state(model, lambda state: state["parts"].update(net={"part": "gear"})),
+            r"does not fit .*: unknown part 'gear'",
+        ),
     ],
 )
 def test_what_is_not_a_model_is_said_in_one_sentence(

@@ -25,6 +25,7 @@ from drcil.nets.features import BACKBONES
 from drcil.runs.begin import plugins_of as needed_by
 from drcil.runs.plan import load_stream
 from drcil.runs.settings import make_settings
+from resealing import edit_state
 from test_plugins import install
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -99,7 +100,7 @@ def test_a_model_names_the_plugin_that_is_missing(shop: Path, tmp_path: Path) ->
     model = shutil.copytree(shop / "r" / "tasks" / "02", tmp_path / "model")
     state = json.loads((model / "state.json").read_text())
     assert state["plugins"] == [str(shop / "my_plugin.py")]
-    (model / "state.json").write_text(json.dumps({**state, "plugins": ["absent"]}))
+    edit_state(model, lambda state: state.update(plugins=["absent"]))
     with pytest.raises(UserError, match="model needs the plugin 'absent'; install it"):
         drcil.load(model)
 

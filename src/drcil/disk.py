@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .errors import UserError
 from .reading import CHECKSUM, checksum, file_size
+from .seals import Seal, require_unchanged
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -69,7 +70,12 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    try:
+        content = (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 40) : error.end + 10]
+        raise UserError(f"cannot write {path}: a name in it cannot be encoded as UTF-8, near {near!a}") from None
+    write_bytes(path, content)
 
 
 def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
@@ -79,16 +85,20 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
     write_json(path, {**plain, CHECKSUM: checksum(plain)})
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> None:
-    """Tensors by name in safetensors format, with a JSON note in the header."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], note: Mapping[str, Any] | None = None) -> Seal:
+    """Tensors by name in safetensors format, with a JSON note in the header; the file's seal."""
     plain = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    write_bytes(path, tensors_as_bytes(plain, metadata={"note": json.dumps(note or {})}))
+    content = tensors_as_bytes(plain, metadata={"note": json.dumps(note or {})})
+    write_bytes(path, content)
+    return Seal.of(content)
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What ``write_tensors`` wrote: the tensors (on the CPU) and the note."""
+def read_tensors(path: Path, seal: Seal | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What ``write_tensors`` wrote: the tensors (on the CPU) and the note. With a seal, a changed file is refused."""
+    if seal is not None:
+        require_unchanged(path, seal)
     file_size(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -111,7 +121,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
         temporary.mkdir(parents=True)
         fill(temporary)
         remove_directory(former)
-        if path.exists():
+        if os.path.exists(path):
             os.replace(path, former)
         os.replace(temporary, path)
         sync_directory(path.parent)
@@ -125,7 +135,8 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
 
 def put_back(path: Path) -> None:
     """Give a directory its place again if ``write_directory`` was killed after moving it aside; who reads, asks."""
-    if not path.exists() and _aside(path).is_dir():
+    # Not by the path's own methods, for which a name that is too long is an error.
+    if not os.path.exists(path) and os.path.isdir(_aside(path)):
         with suppress(OSError):
             os.replace(_aside(path), path)
 
@@ -136,9 +147,9 @@ def _aside(path: Path) -> Path:
 
 def remove_directory(path: Path) -> None:
     """Remove a directory, if it is there. Of a link the link goes, not what it leads to."""
-    if path.is_symlink():
+    if os.path.islink(path):
         path.unlink()
-    elif path.is_dir():
+    elif os.path.isdir(path):
         shutil.rmtree(path)
 
 

@@ -198,7 +198,7 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Write a model directory: weights, memory and a description. ``drcil.load`` reads it."""
         self._require_learnt("save")
-        save_model(self.model, Path(path))
+        save_model(self.model, path)
 
     def _own_task(self, images: Any, labels: Any) -> Task:
         """The user's own images as the next task."""

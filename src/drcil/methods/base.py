@@ -127,12 +127,13 @@ class Method(ABC):
 
     def restore(self, state: MethodState) -> None:
         """Become what the state tells of; or the error that says which tensor does not fit."""
-        parts: dict[str, Part] = {}
-        for name, description in state.description.items():
-            prefix = f"{name}."
-            own = {path.removeprefix(prefix): t for path, t in state.tensors.items() if path.startswith(prefix)}
-            parts[name] = build_part(description, own)
-        self.parts = parts
+        tensors: dict[str, dict[str, Tensor]] = {name: {} for name in state.description}
+        for path, tensor in state.tensors.items():
+            name, _, own = path.partition(".")
+            if name not in tensors:
+                raise UserError(f"'{path}' belongs to no part")
+            tensors[name][own] = tensor
+        self.parts = {name: build_part(own, tensors[name]) for name, own in state.description.items()}
 
     def parameters(self, readout: str | None = None) -> int:
         """Learnt numbers that a readout's net answers with, not those for training alone; None: the leading one."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
+from pydantic import ConfigDict, Discriminator, Tag
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ..keys import randomness
 from ..nets.build import build_net
+from ..nets.description import Count, ExpandedForm, Form, NetForm
 from ..nets.expanded import build_expanded
 from ..nets.output import Output
 from ..registry import Registry
@@ -35,21 +38,85 @@ PARTS.register("net")(build_net)
 PARTS.register("expanded")(build_expanded)
 
 
+class NumberForm(Form):
+    part: Literal["number"]
+
+
+class NearestMeanForm(Form):
+    part: Literal["nearest-mean"]
+    shape: tuple[Count, Count]
+
+
+class OtherForm(Form):
+    """A part that drcil does not know; who registered it checks the rest."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    part: str
+
+
+def _form(description: Any) -> str:
+    kind = description.get("part") if isinstance(description, dict) else getattr(description, "part", None)
+    return kind if kind in ("net", "expanded", "number", "nearest-mean") else "other"
+
+
+PartForm = Annotated[
+    Annotated[NetForm, Tag("net")]
+    | Annotated[ExpandedForm, Tag("expanded")]
+    | Annotated[NumberForm, Tag("number")]
+    | Annotated[NearestMeanForm, Tag("nearest-mean")]
+    | Annotated[OtherForm, Tag("other")],
+    Discriminator(_form),
+]
+"""What ``Part.describe`` may say."""
+
+
 def build_part(description: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
     """A part of this description that holds these tensors, in evaluation mode."""
+    build = PARTS[description["part"]]
     # Building draws initial weights, only to overwrite them: nobody else's draws shall depend on that.
     with randomness("overwritten"):
-        part = PARTS[description["part"]](description)
+        # First without memory: a description may tell of more than the tensors fill, and of more than there is.
+        outline = _outline(build, description)
+        if outline is not None:
+            _require_fit(outline, tensors)
+        part = build(description)
+    if outline is None:
+        _require_fit(part, tensors)
+    if json.loads(json.dumps(part.describe())) != description:
+        raise UserError(f"what is built from the description calls itself {json.dumps(part.describe())}")
+    part.load_state_dict(tensors)
+    part.eval()
+    return part
+
+
+def _outline(build: Callable[[dict[str, Any]], Part], description: dict[str, Any]) -> Part | None:
+    """The part on torch's device without memory; None where it looks at its numbers while it is built."""
+    try:
+        with torch.device("meta"):
+            return build(description)
+    except NotImplementedError:
+        return None
+    except RuntimeError as error:
+        if "meta" in str(error):
+            return None
+        raise
+
+
+def _require_fit(part: Part, tensors: dict[str, Tensor]) -> None:
+    """The tensors must have the names, shapes and types of the part's own."""
     expected = part.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected:
             raise UserError(f"'{name}' is {'missing' if name in expected else 'not expected'}")
-        if tensors[name].shape != expected[name].shape:
-            shapes = [tuple(tensor.shape) for tensor in (tensors[name], expected[name])]
-            raise UserError(f"'{name}' has shape {shapes[0]} instead of {shapes[1]}")
-    part.load_state_dict(tensors)
-    part.eval()
-    return part
+        given, own = tensors[name], expected[name]
+        if given.shape != own.shape:
+            raise UserError(f"'{name}' has shape {tuple(given.shape)} instead of {tuple(own.shape)}")
+        if given.dtype != own.dtype:
+            raise UserError(f"'{name}' is of type {given.dtype} instead of {own.dtype}")
+        # Their sum says it at a fraction of the cost, unless it overflows.
+        if given.is_floating_point() and not given.sum().isfinite() and not given.isfinite().all():
+            raise UserError(f"'{name}' has values that are not finite")
 
 
 class NearestMean(nn.Module):

@@ -5,53 +5,79 @@ The directory of a run's finished task is a model too.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from ..data.datasets.load import find_source
-from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, Source, copied
+from ..seals import Seal
+from ..data.sources.imageset import ImageSet, Source
 from ..disk import put_back, read_tensors, write_directory, write_json, write_tensors
 from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
-from ..methods.parts import PARTS
+from ..methods.parts import PARTS, NearestMean
 from ..nets.features import BACKBONES
+from ..nets.net import Net
 from ..plugins import needed_plugins, require_plugins
 from ..streams.budget import Budget
-from ..streams.memory import Memory, exemplars
+from ..streams.memory import Memory
+from ..validation import explain
+from .exemplars import recalled, stored
 from .model import Model
-from .state import FORMAT, STATE, MemoryState, ModelState, misfit, parse_state
+from .state import FORMAT, STATE, MemoryState, ModelState, as_json, misfit, parse_state
 
 WEIGHTS, MEMORY = "method.safetensors", "memory.safetensors"
 _FILES = {STATE, WEIGHTS, MEMORY}
 
 
-def save_model(model: Model, path: Path) -> None:
+def save_model(model: Model, path: str | Path) -> None:
     """Write a model directory. A model that is already there is replaced; anything else is left alone."""
-    path = path.absolute()
-    put_back(path)
-    if path.exists():
-        strange = [path.name] if not path.is_dir() else sorted({file.name for file in path.iterdir()} - _FILES)
+    place = model_path(path).absolute()
+    put_back(place)
+    if os.path.lexists(place):
+        strange = [place.name] if not os.path.isdir(place) else sorted(set(os.listdir(place)) - _FILES)
         if strange:
-            raise UserError(f"{path} exists and is not a model: it contains '{strange[0]}'; choose another path")
-    write_directory(path, lambda directory: write_model(model, directory))
+            raise UserError(f"{place} exists and is not a model: it contains '{strange[0]}'; choose another path")
+    write_directory(place, lambda directory: write_model(model, directory))
 
 
-def write_model(model: Model, directory: Path, extra: dict[str, Any] | None = None) -> None:
-    """Write the model's files into a directory; ``extra`` goes into the JSON beside the model's own entries."""
+def write_model(
+    model: Model,
+    directory: Path,
+    extra: Mapping[str, Any] | None = None,
+    more: Mapping[str, Mapping[str, Tensor]] | None = None,
+) -> None:
+    """Write the model's files into a directory.
+
+    ``extra`` goes into the JSON beside the model's own entries; ``more`` are tensors to keep in further files, by the
+    name of the file.
+    """
     learnt = model.method.state()
-    write_tensors(directory / WEIGHTS, learnt.tensors)
-    source: dict[str, Any] | None = None
+    tensors: dict[str, Mapping[str, Tensor]] = {WEIGHTS: learnt.tensors, **(more or {})}
+    source = None
     if model.memory.images:
-        source, kept = _stored(model.memory.images)
-        write_tensors(directory / MEMORY, kept)
-    state = ModelState(
+        source, tensors[MEMORY] = stored(model.memory.images)
+    files = {name: write_tensors(directory / name, content) for name, content in tensors.items()}
+    try:
+        state = _state(model, learnt, source, files, extra or {})
+    except ValidationError as error:
+        raise UserError(f"the model cannot be saved: {explain(error)}") from None
+    write_json(directory / STATE, as_json(state))
+
+
+def _state(
+    model: Model,
+    learnt: MethodState,
+    source: dict[str, Any] | None,
+    files: dict[str, Seal],
+    extra: Mapping[str, Any],
+) -> ModelState:
+    return ModelState(
         format=FORMAT,
         method=model.name,
         settings=model.method.settings.model_dump(mode="json"),
@@ -63,11 +89,12 @@ def write_model(model: Model, directory: Path, extra: dict[str, Any] | None = No
         data=model.data,
         augment=model.augment,
         readouts=tuple(model.readouts()),
-        memory=MemoryState(budget=str(model.memory.budget), source=source),
+        memory=MemoryState.model_validate({"budget": str(model.memory.budget), "source": source}),
         seed=model.seed,
         plugins=_plugins(model, learnt.description),
+        files=files,
+        **extra,
     )
-    write_json(directory / STATE, {**state.model_dump(mode="json"), **(extra or {})})
 
 
 def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source | None = None) -> Model:
@@ -75,39 +102,70 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
 
     Those of the source ``at_hand`` are taken from there, others found again in the data directory.
     """
-    directory = Path(path)
+    directory = model_path(path)
     state = parse_state(directory)
     require_plugins(state.plugins, directory)
     spec = METHODS[state.method]
+    BACKBONES[state.architecture.backbone]
     try:
         settings = spec.build.Settings.model_validate(state.settings)
     except ValidationError as error:
         raise misfit(directory, error) from None
     method = spec.build(settings, state.architecture)
-    tensors, _ = read_tensors(directory / WEIGHTS)
+    tensors = _read_file(directory, state, WEIGHTS)
+    parts = {name: part.model_dump(mode="json") for name, part in state.parts.items()}
     try:
-        method.restore(MethodState(tensors, state.parts))
-    except (UserError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{directory / WEIGHTS} does not fit the model that {STATE} describes: {error}") from error
-    return Model(
-        name=state.method,
-        method=method,
-        data=state.data,
-        shape=state.images,
-        memory=Memory(Budget.parse(state.memory.budget), partial(_recalled, directory, state, at_hand, data_dir)),
-        augment=state.augment,
-        seed=state.seed,
-        readout=_leading(directory, state, method),
-        sizes=state.tasks,
-        classes=state.classes,
-    )
+        method.restore(MethodState(tensors, parts))
+        model = Model(
+            name=state.method,
+            method=method,
+            data=state.data,
+            shape=state.images,
+            memory=Memory(Budget.parse(state.memory.budget), partial(_recalled, directory, state, at_hand, data_dir)),
+            augment=state.augment,
+            seed=state.seed,
+            readout=state.readouts[0],
+            sizes=state.tasks,
+            classes=state.classes,
+        )
+        _require_fit(state, method)
+    except Exception as error:  # building from a description can fail in any way
+        why = error if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{directory / WEIGHTS} does not fit the model that {STATE} describes: {why}") from error
+    if tuple(model.readouts()) != state.readouts:
+        raise UserError(f"{directory / STATE} names other readouts than '{state.method}' has")
+    return model
 
 
-def _leading(directory: Path, state: ModelState, method: Method) -> str | None:
-    """The readout that was saved as the leading one."""
-    if not state.readouts or state.readouts[0] not in method.readouts():
-        raise UserError(f"{directory / STATE} names readouts that '{state.method}' does not have")
-    return state.readouts[0]
+def read_beside(directory: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of a further file that ``write_model`` was given, checked."""
+    return _read_file(directory, parse_state(directory), name)
+
+
+def model_path(path: object) -> Path:
+    """The path that was given for a model."""
+    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
+        raise UserError(f"a model is given by the path of its directory, not by {path!r:.100}")
+    return Path(path)
+
+
+def _read_file(directory: Path, state: ModelState, name: str) -> dict[str, Tensor]:
+    if name not in state.files:
+        raise UserError(f"{directory / STATE} does not describe a model with a file {name}: 'files' has none")
+    return read_tensors(directory / name, state.files[name])[0]
+
+
+def _require_fit(state: ModelState, method: Method) -> None:
+    """Every readout must rank the classes, from images of the model's channels."""
+    known = method.readouts()
+    if state.readouts[0] not in known:
+        raise UserError(f"it has no readout '{state.readouts[0]}'")
+    classes = len(state.classes)
+    for name, readout in known.items():
+        if isinstance(readout.net, Net) and readout.net.head.classes != classes:
+            raise UserError(f"readout '{name}' ranks {readout.net.head.classes} classes, but there are {classes}")
+        if isinstance(readout.scores, NearestMean) and len(readout.scores.means) != classes:
+            raise UserError(f"readout '{name}' has {len(readout.scores.means)} means, but there are {classes} classes")
 
 
 def _plugins(model: Model, parts: dict[str, dict[str, Any]]) -> tuple[str, ...]:
@@ -122,37 +180,11 @@ def _plugins(model: Model, parts: dict[str, dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_dir: Path | None) -> ImageSet | None:
-    """Saved exemplars. Rows of those kept as pixels count in these pixels, whatever is at hand."""
-    where = state.memory.source
-    if where is None:
+    """Saved exemplars."""
+    if state.memory.source is None:
         return None
-    tensors, _ = read_tensors(directory / MEMORY)
+    tensors = _read_file(directory, state, MEMORY)
     try:
-        rows, labels = (tensors[name].numpy().astype(np.int64) for name in ("rows", "labels"))
-        kept = "pixels" in tensors
-        source = at_hand if at_hand and not kept and at_hand.describe() == where else _found(where, tensors, data_dir)
-    except KeyError as error:
-        raise UserError(
-            f"{directory / MEMORY} does not fit what {STATE} says of the memory: {error} is missing"
-        ) from None
-    return exemplars(source, rows, labels)
-
-
-def _stored(images: ImageSet) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Where exemplars will be found again; rows and labels, and the pixels of those that are found nowhere else."""
-    kept = copied(images, lambda source: source.embedded)
-    tensors = {"rows": torch.from_numpy(kept.rows), "labels": torch.from_numpy(kept.labels)}
-    parts = kept.source.parts if isinstance(kept.source, ChainSource) else (kept.source,)
-    for part in parts:
-        if isinstance(part, ArraySource) and part.embedded:
-            tensors["pixels"] = part.pixels
-    return kept.source.describe(), tensors
-
-
-def _found(where: dict[str, Any], tensors: dict[str, Tensor], data_dir: Path | None) -> Source:
-    """The source that ``_stored`` told of."""
-    if where["kind"] == "embedded":
-        return ArraySource(tensors["pixels"])
-    if where["kind"] == "chain":
-        return ChainSource([_found(part, tensors, data_dir) for part in where["parts"]])
-    return find_source(where, data_dir)
+        return recalled(tensors, state.memory.source, state.images, len(state.classes), at_hand, data_dir)
+    except UserError as error:
+        raise UserError(f"the exemplars of {directory} cannot be used: {error}") from error

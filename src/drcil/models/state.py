@@ -2,73 +2,163 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..seals import Seal
 from ..data.datasets.dataset import DataSpec
+from ..data.sources.description import MOST_PIXELS, AnyDescription, Files, OfDataset, leaves
 from ..data.sources.imageset import ImageShape
 from ..disk import put_back
 from ..errors import UserError
 from ..methods import Architecture
-from ..reading import read_json
+from ..methods.parts import PartForm
+from ..nets.description import Count
+from ..reading import is_file, read_json
 from ..validation import explain
 
-FORMAT = 2
+FORMAT = 3
 STATE = "state.json"
+DIGEST = "digest"
+"""The entry that has the digest of all others."""
+
+Name = Annotated[str, Field(min_length=1)]
 
 
 class MemoryState(BaseModel):
     """The budget, and where the exemplars are found; None: there are none."""
 
-    budget: str
-    source: dict[str, Any] | None
+    model_config = ConfigDict(extra="forbid")
+
+    budget: Annotated[str, Field(pattern="^(all|none|[0-9]{1,15}(/class)?)$")]
+    source: AnyDescription | None
 
 
 class ModelState(BaseModel):
-    """What ``state.json`` says. A run adds ``task`` and ``run``, which a model does without."""
+    """What ``state.json`` says."""
+
+    model_config = ConfigDict(extra="forbid")
 
     format: int
-    method: str
+    method: Annotated[str, Field(max_length=200)]
     settings: dict[str, Any]
     architecture: Architecture
-    parts: dict[str, dict[str, Any]]
+    parts: dict[Annotated[str, Field(pattern="^[^.]+$")], PartForm]
     """How to build what the weights fill."""
-    tasks: tuple[int, ...]
+    tasks: Annotated[tuple[Count, ...], Field(min_length=1, max_length=10_000)]
     """The number of classes that each task brought."""
-    classes: tuple[str, ...]
+    classes: tuple[Name, ...]
     images: ImageShape
     data: DataSpec
     augment: str | None
-    readouts: tuple[str, ...]
+    readouts: Annotated[tuple[Name, ...], Field(min_length=1)]
     """The leading one first."""
     memory: MemoryState
-    seed: int
-    plugins: tuple[str, ...] = ()
+    seed: Annotated[int, Field(ge=0)]
+    plugins: tuple[Name, ...]
     """The code that is needed to build it and is not drcil's own: modules, and files by their absolute path."""
+    files: dict[Annotated[str, Field(pattern=r"^[a-z]+\.safetensors$")], Seal]
+    """The files beside this one."""
+    run: dict[str, Any] | None = None
+    task: dict[str, Any] | None = None
+    data_digest: str | None = None
+    """Of the run whose task this is; None: the model is not a run's."""
+
+    @model_validator(mode="after")
+    def _entries_agree(self) -> ModelState:
+        images, data = self.images, self.data
+        if len(self.classes) != sum(self.tasks):
+            raise ValueError(f"'classes' has {len(self.classes)} names, but the 'tasks' have {sum(self.tasks)} classes")
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("'classes' has the same name twice")
+        if not (1 <= images.size <= MOST_PIXELS and 1 <= images.channels <= 2**10):
+            raise ValueError(f"'images' of {images} (channels, height, width) are not possible")
+        if self.architecture.channels_in != images.channels:
+            raise ValueError(f"'architecture' is not for {images.channels} channels, as 'images' have them")
+        if not len(data.mean) == len(data.std) == images.channels or min(data.std) <= 0:
+            raise ValueError(f"'data' needs a 'mean' and a positive 'std' for each of {images.channels} channels")
+        if not 0 <= data.padding <= images.size:
+            raise ValueError(f"'data.padding' is {data.padding}, but it must be from 0 to the size of an image")
+        for source in leaves(self.memory.source) if self.memory.source else ():
+            if isinstance(source, OfDataset | Files) and source.size != images.size:
+                raise ValueError(f"'memory.source' has images of {source.size} pixels instead of {images.size}")
+            if isinstance(source, Files) and source.channels != images.channels:
+                raise ValueError(f"'memory.source' has images of {source.channels} channels, not {images.channels}")
+        return self
+
+
+def as_json(state: ModelState) -> dict[str, Any]:
+    """What to write, with its digest."""
+    values = state.model_dump(mode="json")
+    if state.memory.source is not None:
+        values["memory"]["source"] = state.memory.source.model_dump(mode="json", exclude_none=True)
+    return sealed(values)
+
+
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries and their digest, by which a damaged file is known from a whole one."""
+    own = {name: value for name, value in values.items() if name != DIGEST}
+    text = json.dumps(own, sort_keys=True)
+    return {**own, DIGEST: hashlib.sha256(text.encode()).hexdigest()}
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """The JSON of a model, checked for its format version."""
+    """The JSON of a model, checked for its format version and for damage."""
     put_back(directory.absolute())
-    if not (directory / STATE).is_file():
-        raise UserError(f"{directory} is not a model: it has no {STATE}")
-    state = read_json(directory / STATE)
-    found = state.get("format") if isinstance(state, dict) else None
-    if found != FORMAT:
-        raise UserError(f"{directory} has model format {found}; this version of drcil reads format {FORMAT}")
-    return dict(state)
+    path = directory / STATE
+    if not is_file(path):
+        why = f"it has no {STATE}" if os.path.isdir(directory) else "there is no such directory"
+        raise UserError(f"{directory} is not a model: {why}")
+    state = read_json(path)
+    if not isinstance(state, dict):
+        raise UserError(f"{path} does not describe a model: it holds a {type(state).__name__}, not an object")
+    found = state.get("format")
+    if type(found) is not int or found != FORMAT:
+        raise UserError(f"{directory} has model format {found!r:.40}; this version of drcil reads format {FORMAT}")
+    try:
+        whole = state.get(DIGEST) == sealed(state)[DIGEST]
+    except RecursionError:
+        raise UserError(f"{path} does not describe a model: it is nested too deeply") from None
+    if not whole:
+        raise UserError(f"{path} is damaged: its entries are not those that were written; restore it")
+    return state
 
 
 def parse_state(directory: Path) -> ModelState:
     """The same as `read_state`, typed."""
     values = read_state(directory)
+    del values[DIGEST]
     try:
-        return ModelState.model_validate(values)
+        # As JSON again: strict, so that no text passes for a number, but with lists for tuples.
+        state = ModelState.model_validate_json(json.dumps(values, ensure_ascii=False).encode(), strict=True)
+    except UnicodeEncodeError:
+        raise UserError(f"{directory / STATE} does not describe a model: it has text that is not UTF-8") from None
     except ValidationError as error:
         raise misfit(directory, error) from None
+    strange = _dropped(values, state.model_dump(mode="json"))
+    if strange is not None:
+        raise UserError(f"{directory / STATE} does not describe a model: '{strange}' is not known")
+    return state
 
 
 def misfit(directory: Path, error: ValidationError) -> UserError:
     return UserError(f"{directory / STATE} does not describe a model: {explain(error)}")
+
+
+def _dropped(given: Any, kept: Any) -> str | None:
+    """The first entry, by its path, that reading passed over in silence."""
+    if not isinstance(given, dict) or not isinstance(kept, dict):
+        return None
+    for name, value in given.items():
+        if name not in kept:
+            return str(name)
+        inner = _dropped(value, kept[name])
+        if inner is not None:
+            return f"{name}.{inner}"
+    return None

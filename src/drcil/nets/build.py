@@ -11,7 +11,7 @@ from ..heads.base import HEADS, Head
 from .features import BACKBONES, Backbone
 from .net import Net
 
-__all__ = ["BACKBONES", "HEADS", "build_backbone", "build_described_head", "build_head", "build_net"]
+__all__ = ["BACKBONES", "HEADS", "build_backbone", "build_described_head", "build_head", "build_net", "require_width"]
 
 
 def build_backbone(name: str, channels_in: int, **options: Any) -> Backbone:
@@ -40,4 +40,12 @@ def build_described_head(description: Mapping[str, Any]) -> Head:
 
 def build_net(description: Mapping[str, Any]) -> Net:
     """A net of the shape that ``Net.describe`` told, ready for ``load_state_dict``."""
-    return Net(build_backbone(**description["backbone"]), build_described_head(description["head"]))
+    backbone = build_backbone(**description["backbone"])
+    require_width(backbone, description["head"])
+    return Net(backbone, build_described_head(description["head"]))
+
+
+def require_width(backbone: Backbone, head: Mapping[str, Any]) -> None:
+    """A head must be described for the features that the backbone gives."""
+    if head["channels"] != backbone.channels:
+        raise UserError(f"the head is for {head['channels']} channels, but the backbone gives {backbone.channels}")

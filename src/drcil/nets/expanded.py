@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ..errors import UserError
 from ..heads.base import Head, new_linear
-from .build import build_backbone, build_described_head
+from .build import build_backbone, build_described_head, require_width
 from .features import Backbone, Features
 from .net import Net
 from .output import Output
@@ -97,4 +97,5 @@ def members_of(net: Net) -> list[Backbone]:
 def build_expanded(description: Mapping[str, Any]) -> ExpandedNet:
     """A net of the shape that ``ExpandedNet.describe`` told."""
     members = [build_backbone(**member) for member in description["backbone"]["members"]]
+    require_width(SideBySide(members), description["head"])
     return ExpandedNet(members, build_described_head(description["head"]), description["auxiliary"])

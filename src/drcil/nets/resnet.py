@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 from .features import BACKBONES, Backbone, Features
 
 Shortcut = Literal["padded", "projected"]
@@ -89,7 +89,9 @@ class ResNet(Backbone):
     ) -> None:
         super().__init__()
         if shortcut not in get_args(Shortcut):
-            raise unknown("shortcut", shortcut, get_args(Shortcut))
+            raise unknown("shortcut", str(shortcut), get_args(Shortcut))
+        if not isinstance(last_relu, bool):
+            raise UserError(f"last_relu must be true or false, not {last_relu!r:.40}")
         self.name, self.channels_in, self.channels = name, channels_in, widths[-1]
         self.shortcut, self.last_relu = shortcut, last_relu
         large = stem == "large"

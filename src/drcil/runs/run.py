@@ -20,16 +20,14 @@ from ..disk import (
     append_line,
     leftovers,
     locked,
-    read_tensors,
     remove_directory,
     write_directory,
     write_sealed,
-    write_tensors,
 )
 from ..errors import UserError
 from ..learner import Learner
 from ..metrics import measure
-from ..models.directory import read_model, write_model
+from ..models.directory import read_beside, read_model, write_model
 from ..models.state import read_state
 from ..plugins import require_plugins
 from ..reading import checksum, is_file, read_sealed, read_toml
@@ -196,8 +194,7 @@ class Run:
         )
 
         def fill_task(directory: Path) -> None:
-            write_model(learner.model, directory, record.model_dump(mode="json"))
-            write_tensors(directory / PREDICTIONS, tensors)
+            write_model(learner.model, directory, record.model_dump(mode="json"), {PREDICTIONS: tensors})
 
         write_directory(self.directory / TASKS / f"{number:02d}", fill_task)
         learner.engine.journal.clear()
@@ -235,7 +232,7 @@ class Run:
 
     def _measured(self, tasks: Sequence[FinishedTask]) -> dict[str, Any]:
         """The result, from the models' states and the predictions on disk."""
-        predictions = [read_tensors(task.directory / PREDICTIONS)[0] for task in tasks]
+        predictions = [read_beside(task.directory, task.model, PREDICTIONS) for task in tasks]
         metrics = {name: measure(history(tasks, predictions, name)) for name in tasks[-1].model.readouts}
         return make_result(self.settings, tasks, metrics)
 

@@ -63,6 +63,10 @@ class Memory:
 
 def exemplars(source: Source, rows: Int64, labels: Int64) -> ImageSet:
     """The images of a source that a memory's ``rows`` and ``labels`` say, if the source can be the one they mean."""
+    if len(rows) != len(labels) or (np.diff(labels) < 0).any():
+        raise UserError(
+            f"a memory has {len(rows)} images with {len(labels)} labels, but it takes one of each, sorted by label"
+        )
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
         raise UserError(
             f"the memory refers to images {rows.min()} to {rows.max()}, but the data has {len(source)} images: "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..arguments import text
 from ..data.datasets.dataset import DataSpec
 from ..data.labels import class_names
 from ..data.sources.imageset import ImageSet, ImageShape, Source, empty_like
@@ -24,6 +26,7 @@ def require_next(task: Task, sizes: Sequence[int], known: Sequence[str], shape: 
             f"the task is of a stream whose earlier tasks have {_listed(task.sizes[:-1])} classes, but the learner has "
             f"learnt tasks of {_listed(sizes)}"
         )
+    _require_names(task.classes)
     again = sorted(set(task.classes) & set(known))
     if again:
         raise UserError(f"class '{again[0]}' has already been learnt; a task brings classes that are new")
@@ -65,6 +68,15 @@ def named_images(source: Source, labels: Any, known: Sequence[str]) -> ImageSet:
     if strange:
         raise UserError(f"class '{strange[0]}' has not been learnt; known: {', '.join(known)}")
     return _labelled(source, names, {name: number for number, name in enumerate(known)})
+
+
+def _require_names(classes: Sequence[str]) -> None:
+    """Names with which a model can be saved."""
+    for name in classes:
+        text("class name", name)
+    twice = [name for name, times in Counter(classes).items() if times > 1]
+    if twice:
+        raise UserError(f"two classes are called '{twice[0]}'; every class needs a name of its own")
 
 
 def _labelled(source: Source, names: Sequence[str], numbers: Mapping[str, int]) -> ImageSet:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ...arguments import optional, whole
 from ...limits import IMAGE_SIZE
+from ..sources.description import Chain, Description, Files, OfDataset, parse_description
 from ..sources.files import FileSource
-from ..sources.imageset import ChainSource, ImageSet, Source
+from ..sources.imageset import ChainSource, Source
 from .dataset import Dataset, find_dataset
 
 
@@ -28,15 +30,14 @@ def load_dataset(name: str, data_dir: Path | None = None, image_size: int | None
     return entry.load(*argument, data_dir, image_size)
 
 
-def find_source(description: dict[str, Any], data_dir: Path | None = None) -> Source:
+def find_source(description: Mapping[str, Any] | Description, data_dir: Path | None = None) -> Source:
     """The source that `Source.describe` told of; the inverse of it for all kinds but ``embedded``."""
-    kind = description["kind"]
-    if kind == "dataset":
-        dataset = load_dataset(description["name"], data_dir, description["size"])
-        split: ImageSet = getattr(dataset, description["split"])
-        return split.source
-    if kind == "files":
-        return FileSource.found(description)
-    if kind == "chain":
-        return ChainSource([find_source(part, data_dir) for part in description["parts"]])
-    raise ValueError(f"a source of kind '{kind}' cannot be found again; keep a copy of its images")
+    where = parse_description(description) if isinstance(description, Mapping) else description
+    if isinstance(where, OfDataset):
+        dataset = load_dataset(where.name, data_dir, where.size)
+        return {"train": dataset.train, "test": dataset.test}[where.split].source
+    if isinstance(where, Files):
+        return FileSource.found(where)
+    if isinstance(where, Chain):
+        return ChainSource([find_source(part, data_dir) for part in where.parts])
+    raise ValueError(f"a source of kind '{where.kind}' cannot be found again; keep a copy of its images")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,7 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError
+from ...reading import file_size, unreadable
 from .decode import Mode, Pixels, centre_view, random_view, short_side
+from .description import Files
 from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
 from .opening import UNREADABLE, damage, open_picture, reason
@@ -102,21 +106,29 @@ class FileSource(PictureSource):
             return {**view, "paths": paths} if all(map(is_text, paths)) else {"kind": "embedded"}
         return {**view, "root": files.root, "directories": list(files.directories), "digest": files.digest()}
 
+    def digest(self, row: int) -> bytes:
+        path = Path(self.files.path(row))
+        file_size(path)
+        try:
+            with open(path, "rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            raise unreadable(path, error) from error
+
     @classmethod
-    def found(cls, description: dict[str, Any]) -> FileSource:
-        """The source a description tells of, if its files are still what they were."""
-        if "paths" in description:
-            files = FileList.of_paths(description["paths"])
+    def found(cls, description: Files) -> FileSource:
+        """The source a description tells of, if its files are still called what they were."""
+        if description.paths is not None:
+            files = FileList.of_paths(description.paths)
         else:
+            root = description.root or ""
             try:
-                files = FileList.scan(description["root"], description["directories"])
-            except UserError as error:
-                raise UserError(f"images not found in {description['root']}: {error}") from None
-            if files.digest() != description["digest"]:
-                raise UserError(
-                    f"the files in {description['root']} have changed: images were added, removed or renamed since"
-                )
-        return cls(files, description["size"], description["resize"], description["channels"])
+                files = FileList.scan(root, description.directories or ())
+            except (UserError, ValueError) as error:
+                raise UserError(f"images not found in {root}: {error}") from None
+            if files.digest() != description.digest:
+                raise UserError(f"the files in {root} have changed: images were added, removed or renamed since")
+        return cls(files, description.size, description.resize, description.channels)
 
 
 def damaged(

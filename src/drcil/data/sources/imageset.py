@@ -6,6 +6,7 @@ list of rows of a source with a label each. Subsets and joins copy numbers, neve
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,14 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """How to find these images again, as JSON; ``{"kind": "embedded"}`` if nothing but a copy would do."""
+
+    def name(self, row: int) -> str:
+        """What to call an image in an error."""
+        return f"image {row} of {self.describe().get('name', 'those given')}"
+
+    def digest(self, row: int) -> bytes:
+        """A hash of what an image is made from: its pixels, or the file that has them."""
+        return hashlib.sha256(self.read(np.array([row], dtype=np.int64)).cpu().numpy().tobytes()).digest()
 
     @property
     def embedded(self) -> bool:
@@ -137,6 +146,10 @@ class ChainSource(Source):
         if images is None:
             return torch.empty((0, self.channels, self.size, self.size), dtype=torch.uint8)
         return images
+
+    def name(self, row: int) -> str:
+        part, local = self.locate(np.array([row], dtype=np.int64))
+        return self.parts[int(part[0])].name(int(local[0]))
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "chain", "parts": [part.describe() for part in self.parts]}

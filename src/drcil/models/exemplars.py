@@ -1,0 +1,81 @@
+"""The exemplars of a model on disk: where they are found again, which they are, and whether they are still the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.datasets.load import find_source
+from ..data.sources.description import Chain, Description, Embedded, leaves
+from ..data.sources.digests import LENGTH, digests, require_same
+from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied
+from ..errors import UserError
+from ..streams.memory import exemplars
+
+
+def stored(images: ImageSet) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Where exemplars will be found again; rows, labels and digests, and the pixels of those found nowhere else."""
+    kept = copied(images, lambda source: source.embedded)
+    tensors = {
+        "rows": torch.from_numpy(kept.rows),
+        "labels": torch.from_numpy(kept.labels),
+        "digests": torch.from_numpy(digests(kept)),
+    }
+    parts = kept.source.parts if isinstance(kept.source, ChainSource) else (kept.source,)
+    for part in parts:
+        if isinstance(part, ArraySource) and part.embedded:
+            tensors["pixels"] = part.pixels
+    return kept.source.describe(), tensors
+
+
+def recalled(
+    tensors: dict[str, Tensor],
+    where: Description,
+    shape: ImageShape,
+    classes: int,
+    at_hand: Source | None,
+    data_dir: Path | None,
+) -> ImageSet:
+    """What ``stored`` told of, if it is still there. Rows of what was kept as pixels count in these, never at hand."""
+    copies = any(isinstance(part, Embedded) for part in leaves(where))
+    _require_forms(tensors, shape, copies)
+    rows, labels = tensors["rows"].numpy(), tensors["labels"].numpy()
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise UserError(f"their labels are from {labels.min()} to {labels.max()}, but there are {classes} classes")
+    known = (
+        not copies and at_hand is not None and at_hand.describe() == where.model_dump(mode="json", exclude_none=True)
+    )
+    images = exemplars(at_hand if known and at_hand else _found(where, tensors, data_dir), rows, labels)
+    require_same(images, tensors["digests"].numpy(), "the model")
+    return images
+
+
+def _require_forms(tensors: dict[str, Tensor], shape: ImageShape, copies: bool) -> None:
+    """Each tensor must be of its type and shape, and no other may be there."""
+    count = tuple(tensors.get("rows", torch.empty(0)).shape[:1])
+    forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "rows": (torch.int64, count),
+        "labels": (torch.int64, count),
+        "digests": (torch.uint8, (*count, LENGTH)),
+    }
+    if copies:
+        pixels = tuple(tensors.get("pixels", torch.empty(0)).shape[:1])
+        forms["pixels"] = (torch.uint8, (*pixels, shape.channels, shape.size, shape.size))
+    for name in sorted(forms.keys() | tensors.keys()):
+        if name not in tensors or name not in forms:
+            raise UserError(f"'{name}' is {'missing' if name in forms else 'not expected'}")
+        form, given = forms[name], (tensors[name].dtype, tuple(tensors[name].shape))
+        if given != form:
+            raise UserError(f"'{name}' is {given[0]} of shape {given[1]} instead of {form[0]} of shape {form[1]}")
+
+
+def _found(where: Description, tensors: dict[str, Tensor], data_dir: Path | None) -> Source:
+    """The source that ``stored`` told of."""
+    if isinstance(where, Embedded):
+        return ArraySource(tensors["pixels"])
+    if isinstance(where, Chain):
+        return ChainSource([_found(part, tensors, data_dir) for part in where.parts])
+    return find_source(where, data_dir)

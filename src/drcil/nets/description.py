@@ -1,0 +1,47 @@
+"""The forms of what nets say of themselves, checked before anything is built from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1, le=2**20)]
+"""Of channels or classes: far above what any net has, far below what no memory could hold."""
+
+
+class Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackboneForm(Form):
+    """The name of a backbone, and its variant."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    channels_in: Count
+
+
+class HeadForm(Form):
+    name: str
+    channels: Count
+    options: dict[str, Any]
+    tasks: Annotated[tuple[Count, ...], Field(max_length=10_000)]
+
+
+class NetForm(Form):
+    part: Literal["net"]
+    backbone: BackboneForm
+    head: HeadForm
+
+
+class MembersForm(Form):
+    members: Annotated[tuple[BackboneForm, ...], Field(min_length=1, max_length=1000)]
+
+
+class ExpandedForm(Form):
+    part: Literal["expanded"]
+    backbone: MembersForm
+    head: HeadForm
+    auxiliary: Count
