@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import ConfigDict, Discriminator, Tag
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import UserError
 from ..keys import randomness
@@ -90,10 +91,18 @@ def build_part(description: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
     return part
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Within the block tensors are not filled with random numbers."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if function in (Tensor.normal_, Tensor.uniform_) else function(*args, **(kwargs or {}))
+
+
 def _outline(build: Callable[[dict[str, Any]], Part], description: dict[str, Any]) -> Part | None:
     """The part on torch's device without memory; None where it looks at its numbers while it is built."""
     try:
-        with torch.device("meta"):
+        # Random numbers that are nowhere would take half of the time.
+        with torch.device("meta"), _WithoutDraws():
             return build(description)
     except NotImplementedError:
         return None

@@ -21,6 +21,7 @@ from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
 from ..methods.parts import PARTS, NearestMean
+from ..nets.description import ExpandedForm, NetForm
 from ..nets.features import BACKBONES
 from ..nets.net import Net
 from ..plugins import needed_plugins, require_plugins
@@ -29,9 +30,8 @@ from ..streams.memory import Memory
 from ..validation import explain
 from .exemplars import recalled, stored
 from .model import Model
-from .state import FORMAT, STATE, MemoryState, ModelState, as_json, misfit, parse_state
+from .state import FORMAT, MEMORY, STATE, WEIGHTS, MemoryState, ModelState, as_json, misfit, parse_state
 
-WEIGHTS, MEMORY = "method.safetensors", "memory.safetensors"
 _FILES = {STATE, WEIGHTS, MEMORY}
 
 
@@ -115,6 +115,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     tensors = _read_file(directory, state, WEIGHTS)
     parts = {name: part.model_dump(mode="json") for name, part in state.parts.items()}
     try:
+        _require_room(state, tensors)
         method.restore(MethodState(tensors, parts))
         model = Model(
             name=state.method,
@@ -153,6 +154,20 @@ def _read_file(directory: Path, state: ModelState, name: str) -> dict[str, Tenso
     if name not in state.files:
         raise UserError(f"{directory / STATE} does not describe a model with a file {name}: 'files' has none")
     return read_tensors(directory / name, state.files[name])[0]
+
+
+def _require_room(state: ModelState, tensors: dict[str, Tensor]) -> None:
+    """A description of more than the weights can fill would take long to follow, only to be found wrong."""
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    for name, part in state.parts.items():
+        if isinstance(part, ExpandedForm) and len(part.backbone.members) > len(tensors):
+            raise UserError(
+                f"'{name}' has {len(part.backbone.members)} backbones, but there are {len(tensors)} tensors"
+            )
+        if isinstance(part, ExpandedForm | NetForm) and HEADS.origin(part.head.name) is None:
+            needed = sum(part.head.tasks) * part.head.channels
+            if needed > numbers:
+                raise UserError(f"the head of '{name}' takes {needed} numbers, but there are {numbers}")
 
 
 def _require_fit(state: ModelState, method: Method) -> None:

@@ -19,14 +19,17 @@ from ..disk import put_back
 from ..errors import UserError
 from ..methods import Architecture
 from ..methods.parts import PartForm
-from ..nets.description import Count
+from ..nets.description import Count, ExpandedForm, NetForm
 from ..reading import is_file, read_json
 from ..validation import explain
 
 FORMAT = 3
-STATE = "state.json"
+STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
 DIGEST = "digest"
 """The entry that has the digest of all others."""
+
+_LARGEST = 1e4
+"""Of a mean or a standard deviation, and of its inverse."""
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -56,7 +59,7 @@ class ModelState(BaseModel):
     classes: tuple[Name, ...]
     images: ImageShape
     data: DataSpec
-    augment: str | None
+    augment: Name | None
     readouts: Annotated[tuple[Name, ...], Field(min_length=1)]
     """The leading one first."""
     memory: MemoryState
@@ -81,10 +84,18 @@ class ModelState(BaseModel):
             raise ValueError(f"'images' of {images} (channels, height, width) are not possible")
         if self.architecture.channels_in != images.channels:
             raise ValueError(f"'architecture' is not for {images.channels} channels, as 'images' have them")
-        if not len(data.mean) == len(data.std) == images.channels or min(data.std) <= 0:
-            raise ValueError(f"'data' needs a 'mean' and a positive 'std' for each of {images.channels} channels")
+        if not len(data.mean) == len(data.std) == images.channels:
+            raise ValueError(f"'data' needs one 'mean' and one 'std' for each of {images.channels} channels")
+        if max(map(abs, data.mean)) > _LARGEST or not 1 / _LARGEST <= min(data.std) <= max(data.std) <= _LARGEST:
+            raise ValueError("'data' has a 'mean' or a 'std' that values from 0 to 1 cannot have")
         if not 0 <= data.padding <= images.size:
             raise ValueError(f"'data.padding' is {data.padding}, but it must be from 0 to the size of an image")
+        for name, part in self.parts.items():
+            head = part.head if isinstance(part, NetForm | ExpandedForm) else None
+            if head and (sum(head.tasks) > len(self.classes) or len(head.tasks) > len(self.tasks)):
+                raise ValueError(f"'parts.{name}.head.tasks' has more classes or tasks than 'tasks'")
+        if (MEMORY in self.files) != (self.memory.source is not None):
+            raise ValueError(f"'memory.source' must say where the exemplars of {MEMORY} are, and there must be one")
         for source in leaves(self.memory.source) if self.memory.source else ():
             if isinstance(source, OfDataset | Files) and source.size != images.size:
                 raise ValueError(f"'memory.source' has images of {source.size} pixels instead of {images.size}")
