@@ -9,16 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from drcil.disk import read_tensors, write_json, write_tensors
-from drcil.models.state import STATE, sealed
-from drcil.reading import read_json
+from drcil.disk import read_tensors, write_sealed, write_tensors
+from drcil.models.state import STATE
+from drcil.reading import CHECKSUM, read_json
 
 
 def edit_state(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the entries of ``state.json`` in place."""
     state = read_json(model / STATE)
     change(state)
-    write_json(model / STATE, sealed(state))
+    state.pop(CHECKSUM, None)
+    write_sealed(model / STATE, state)
 
 
 def edit_tensors(model: Path, name: str, change: Callable[[dict[str, Tensor]], Any]) -> None:

@@ -24,6 +24,7 @@ from drcil.runs.settings import RunSettings, make_settings
 from drcil.streams.stream import make_stream
 from drcil.train import EngineSettings
 from drcil.train.events import EpochDone, Event, StepDone
+from resealing import edit_state
 from test_resume import assert_same, outcome
 from tokens import register_tokens
 
@@ -270,7 +271,10 @@ def test_the_result_is_what_the_tasks_say_whatever_becomes_of_its_file(finished:
 def test_tasks_that_were_exchanged_or_edited_are_noticed(finished: Path, tmp_path: Path) -> None:
     for change, sentence in (
         (lambda tasks: shutil.copytree(tasks / "01", tasks / "02", dirs_exist_ok=True), "02 is not the run's task 2"),
-        (lambda tasks: _edit(tasks / "01" / "state.json", '"new_images": ', '"new_images": 1'), "02 does not follow"),
+        (
+            lambda tasks: edit_state(tasks / "01", lambda state: state["task"].update(new_images=1)),
+            "02 does not follow",
+        ),
         (lambda tasks: shutil.rmtree(tasks / "01"), "is incomplete: task 1 is missing, but later ones are there"),
     ):
         directory = shutil.copytree(finished, tmp_path / sentence[:9].strip())
@@ -283,12 +287,6 @@ def test_tasks_that_were_exchanged_or_edited_are_noticed(finished: Path, tmp_pat
         ):
             with pytest.raises(UserError, match=sentence):
                 use(directory)
-
-
-def _edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
 
 
 def test_a_run_is_not_written_through_links(finished: Path, tmp_path: Path) -> None:

@@ -85,13 +85,21 @@ def read_json(path: Path) -> Any:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """What ``write_sealed`` wrote, without its checksum; a file that was changed since is refused."""
-    found = read_json(path)
+    return unsealed(path, read_json(path))
+
+
+def unsealed(path: Path, found: Any) -> dict[str, Any]:
+    """What was found in a sealed file, without its checksum; if it was changed since, it is refused."""
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: it holds no table of entries")
-    kept = found.pop(CHECKSUM, None)
-    if kept != checksum(found):
+    entries = {name: value for name, value in found.items() if name != CHECKSUM}
+    try:
+        unchanged = found.get(CHECKSUM) == checksum(entries)
+    except RecursionError:
+        unchanged = False
+    if not unchanged:
         raise UserError(f"{path} is damaged or was edited: it does not match its checksum")
-    return found
+    return entries
 
 
 def checksum(value: Any) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import ValidationError
 from torch import Tensor
 
-from ..seals import Seal
+from ..arguments import path as checked_path
 from ..data.sources.imageset import ImageSet, Source
-from ..disk import put_back, read_tensors, write_directory, write_json, write_tensors
+from ..disk import put_back, read_tensors, write_directory, write_tensors
 from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
@@ -25,19 +25,20 @@ from ..nets.description import ExpandedForm, NetForm
 from ..nets.features import BACKBONES
 from ..nets.net import Net
 from ..plugins import needed_plugins, require_plugins
+from ..seals import Seal
 from ..streams.budget import Budget
 from ..streams.memory import Memory
 from ..validation import explain
 from .exemplars import recalled, stored
 from .model import Model
-from .state import FORMAT, MEMORY, STATE, WEIGHTS, MemoryState, ModelState, as_json, misfit, parse_state
+from .state import FORMAT, MEMORY, STATE, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
 
 _FILES = {STATE, WEIGHTS, MEMORY}
 
 
 def save_model(model: Model, path: str | Path) -> None:
     """Write a model directory. A model that is already there is replaced; anything else is left alone."""
-    place = model_path(path).absolute()
+    place = checked_path("the path of a model", path).absolute()
     put_back(place)
     if os.path.lexists(place):
         strange = [place.name] if not os.path.isdir(place) else sorted(set(os.listdir(place)) - _FILES)
@@ -64,19 +65,13 @@ def write_model(
         source, tensors[MEMORY] = stored(model.memory.images)
     files = {name: write_tensors(directory / name, content) for name, content in tensors.items()}
     try:
-        state = _state(model, learnt, source, files, extra or {})
+        state = _state(model, learnt, source, files)
     except ValidationError as error:
         raise UserError(f"the model cannot be saved: {explain(error)}") from None
-    write_json(directory / STATE, as_json(state))
+    write_state(directory, state, extra or {})
 
 
-def _state(
-    model: Model,
-    learnt: MethodState,
-    source: dict[str, Any] | None,
-    files: dict[str, Seal],
-    extra: Mapping[str, Any],
-) -> ModelState:
+def _state(model: Model, learnt: MethodState, source: dict[str, Any] | None, files: dict[str, Seal]) -> ModelState:
     return ModelState(
         format=FORMAT,
         method=model.name,
@@ -93,7 +88,6 @@ def _state(
         seed=model.seed,
         plugins=_plugins(model, learnt.description),
         files=files,
-        **extra,
     )
 
 
@@ -102,7 +96,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
 
     Those of the source ``at_hand`` are taken from there, others found again in the data directory.
     """
-    directory = model_path(path)
+    directory = checked_path("the path of a model", path)
     state = parse_state(directory)
     require_plugins(state.plugins, directory)
     spec = METHODS[state.method]
@@ -112,7 +106,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     except ValidationError as error:
         raise misfit(directory, error) from None
     method = spec.build(settings, state.architecture)
-    tensors = _read_file(directory, state, WEIGHTS)
+    tensors = read_beside(directory, state, WEIGHTS)
     parts = {name: part.model_dump(mode="json") for name, part in state.parts.items()}
     try:
         _require_room(state, tensors)
@@ -138,19 +132,8 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     return model
 
 
-def read_beside(directory: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of a further file that ``write_model`` was given, checked."""
-    return _read_file(directory, parse_state(directory), name)
-
-
-def model_path(path: object) -> Path:
-    """The path that was given for a model."""
-    if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
-        raise UserError(f"a model is given by the path of its directory, not by {path!r:.100}")
-    return Path(path)
-
-
-def _read_file(directory: Path, state: ModelState, name: str) -> dict[str, Tensor]:
+def read_beside(directory: Path, state: ModelState, name: str) -> dict[str, Tensor]:
+    """The tensors of a file beside ``state.json``, if it is as it was written."""
     if name not in state.files:
         raise UserError(f"{directory / STATE} does not describe a model with a file {name}: 'files' has none")
     return read_tensors(directory / name, state.files[name])[0]
@@ -198,7 +181,7 @@ def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_d
     """Saved exemplars."""
     if state.memory.source is None:
         return None
-    tensors = _read_file(directory, state, MEMORY)
+    tensors = read_beside(directory, state, MEMORY)
     try:
         return recalled(tensors, state.memory.source, state.images, len(state.classes), at_hand, data_dir)
     except UserError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,22 +10,24 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..seals import Seal
+from ..arguments import shown
 from ..data.datasets.dataset import DataSpec
-from ..data.sources.description import MOST_PIXELS, AnyDescription, Files, OfDataset, leaves
+from ..data.sources.description import AnyDescription, Files, OfDataset, leaves
 from ..data.sources.imageset import ImageShape
-from ..disk import put_back
-from ..errors import UserError
+from ..disk import put_back, write_sealed
+from ..errors import UserError, shortened
+from ..limits import CHANNELS, IMAGE_SIZE, SEED
 from ..methods import Architecture
 from ..methods.parts import PartForm
 from ..nets.description import Count, ExpandedForm, NetForm
-from ..reading import is_file, read_json
+from ..reading import is_file, read_json, unsealed
+from ..seals import Seal
 from ..validation import explain
 
 FORMAT = 3
 STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
-DIGEST = "digest"
-"""The entry that has the digest of all others."""
+OF_A_RUN = frozenset({"run", "data_digest", "previous", "stream_tasks", "versions", "task"})
+"""Entries of a run's finished task, which a model does without."""
 
 _LARGEST = 1e4
 """Of a mean or a standard deviation, and of its inverse."""
@@ -63,15 +64,11 @@ class ModelState(BaseModel):
     readouts: Annotated[tuple[Name, ...], Field(min_length=1)]
     """The leading one first."""
     memory: MemoryState
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=SEED.least, le=SEED.most)]
     plugins: tuple[Name, ...]
     """The code that is needed to build it and is not drcil's own: modules, and files by their absolute path."""
     files: dict[Annotated[str, Field(pattern=r"^[a-z]+\.safetensors$")], Seal]
     """The files beside this one."""
-    run: dict[str, Any] | None = None
-    task: dict[str, Any] | None = None
-    data_digest: str | None = None
-    """Of the run whose task this is; None: the model is not a run's."""
 
     @model_validator(mode="after")
     def _entries_agree(self) -> ModelState:
@@ -80,7 +77,7 @@ class ModelState(BaseModel):
             raise ValueError(f"'classes' has {len(self.classes)} names, but the 'tasks' have {sum(self.tasks)} classes")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("'classes' has the same name twice")
-        if not (1 <= images.size <= MOST_PIXELS and 1 <= images.channels <= 2**10):
+        if not 1 <= images.size <= IMAGE_SIZE.most or images.channels not in CHANNELS:
             raise ValueError(f"'images' of {images} (channels, height, width) are not possible")
         if self.architecture.channels_in != images.channels:
             raise ValueError(f"'architecture' is not for {images.channels} channels, as 'images' have them")
@@ -104,19 +101,15 @@ class ModelState(BaseModel):
         return self
 
 
-def as_json(state: ModelState) -> dict[str, Any]:
-    """What to write, with its digest."""
+def write_state(directory: Path, state: ModelState, extra: Mapping[str, Any]) -> None:
+    """Write what ``read_state`` reads; ``extra``: the entries that a run adds."""
     values = state.model_dump(mode="json")
     if state.memory.source is not None:
         values["memory"]["source"] = state.memory.source.model_dump(mode="json", exclude_none=True)
-    return sealed(values)
-
-
-def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries and their digest, by which a damaged file is known from a whole one."""
-    own = {name: value for name, value in values.items() if name != DIGEST}
-    text = json.dumps(own, sort_keys=True)
-    return {**own, DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+    strange = extra.keys() - OF_A_RUN
+    if strange:
+        raise ValueError(f"{', '.join(sorted(strange))}: nobody would know such entries of {STATE}")
+    write_sealed(directory / STATE, {**values, **extra})
 
 
 def read_state(directory: Path) -> dict[str, Any]:
@@ -127,24 +120,15 @@ def read_state(directory: Path) -> dict[str, Any]:
         why = f"it has no {STATE}" if os.path.isdir(directory) else "there is no such directory"
         raise UserError(f"{directory} is not a model: {why}")
     state = read_json(path)
-    if not isinstance(state, dict):
-        raise UserError(f"{path} does not describe a model: it holds a {type(state).__name__}, not an object")
-    found = state.get("format")
+    found = state.get("format") if isinstance(state, dict) else None
     if type(found) is not int or found != FORMAT:
-        raise UserError(f"{directory} has model format {found!r:.40}; this version of drcil reads format {FORMAT}")
-    try:
-        whole = state.get(DIGEST) == sealed(state)[DIGEST]
-    except RecursionError:
-        raise UserError(f"{path} does not describe a model: it is nested too deeply") from None
-    if not whole:
-        raise UserError(f"{path} is damaged: its entries are not those that were written; restore it")
-    return state
+        raise UserError(f"{directory} has model format {shown(found)}; this version of drcil reads format {FORMAT}")
+    return unsealed(path, state)
 
 
 def parse_state(directory: Path) -> ModelState:
-    """The same as `read_state`, typed."""
-    values = read_state(directory)
-    del values[DIGEST]
+    """The same as `read_state`, typed, without what a run adds."""
+    values = {name: value for name, value in read_state(directory).items() if name not in OF_A_RUN}
     try:
         # As JSON again: strict, so that no text passes for a number, but with lists for tuples.
         state = ModelState.model_validate_json(json.dumps(values, ensure_ascii=False).encode(), strict=True)
@@ -154,7 +138,7 @@ def parse_state(directory: Path) -> ModelState:
         raise misfit(directory, error) from None
     strange = _dropped(values, state.model_dump(mode="json"))
     if strange is not None:
-        raise UserError(f"{directory / STATE} does not describe a model: '{strange}' is not known")
+        raise UserError(f"{directory / STATE} does not describe a model: '{shortened(strange)}' is not known")
     return state
 
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Count = Annotated[int, Field(ge=1, le=2**20)]
-"""Of channels or classes: far above what any net has, far below what no memory could hold."""
+from ..limits import CHANNELS
+
+Count = Annotated[int, Field(ge=CHANNELS.least, le=CHANNELS.most)]
+"""Of channels or classes."""
 
 
 class Form(BaseModel):

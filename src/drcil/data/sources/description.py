@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from ...errors import UserError
+from ...limits import IMAGE_SIZE
 from ...validation import explain
 
-MOST_PIXELS = 2**14
-"""Height and width of an image, at most."""
-Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+Pixels = Annotated[int, Field(ge=1, le=IMAGE_SIZE.most)]
 
 
 class _Form(BaseModel):
