@@ -36,7 +36,7 @@ coverage: $(DEV)
 	$(PYTEST) -m "not slow and not data" -n 2 --cov
 
 test-slow: $(DEV)
-	$(PYTEST) -m "slow and not data" $(OR_NONE)
+	$(PYTEST) -m "slow and not data" -n 2 $(OR_NONE)
 
 test-data: $(DEV)
 	$(PYTEST) -m data -rs $(OR_NONE)
