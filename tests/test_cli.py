@@ -79,12 +79,15 @@ def test_without_a_verb_there_is_help(capsys: pytest.CaptureFixture[str]) -> Non
         (["run", "finetune", "--memory", "many"], "memory 'many' is not a budget"),
         (["run", "finetune", "--device", "abacus"], "'abacus'"),
         (["run", "finetune", "--precision", "8"], "'8'"),
-        (["run", "finetune", "--seed", "-1"], "'seed'"),
-        (["run", "finetune", "--order-seed", "-1"], "'order_seed'"),
-        (["run", "finetune", "--tasks", "0"], "'tasks'"),
-        (["run", "finetune", "--epochs-scale", "0"], "'epochs_scale'"),
-        (["run", "finetune", "--validation", "1"], "'validation'"),
-        (["run", "finetune", "--workers", "-1"], "'engine.workers'"),
+        (["run", "finetune", "--seed", "-1"], "--seed must be a whole number from 0"),
+        (["run", "finetune", "--order-seed", "-1"], "--order-seed must be a whole number from 0 to 4294967295, not -1"),
+        (["run", "finetune", "--tasks", "0"], "--tasks must be a whole number from 1"),
+        (
+            ["run", "finetune", "--epochs-scale", "0"],
+            "--epochs-scale must be a number above 0 and at most 1000, not 0.0",
+        ),
+        (["run", "finetune", "--validation", "1"], "--validation must be a number at least 0 and below 1, not 1.0"),
+        (["run", "finetune", "--workers", "-1"], "--workers must be a whole number from 0 to 256, not -1"),
         (["run", "finetune", "--cache", "lots"], "give a size such as '500MB' or '2GB'"),
         (["run", "eeil", "--set", "noise=lots"], "'noise' cannot be 'lots': input should be a number"),
         (["run", "foster", "--set", "boosting_betas=0.9,0.8"], "input should be a list such as [1, 2]"),
@@ -245,7 +248,7 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.
     assert warning.endswith("broken.png")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_tells_how_to_go_on_and_ends_like_one_that_was_not(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,6 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}'; {hint}Known: {', '.join(names)}")
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, longest: int = _LONGEST) -> str:
     """The text, without its middle where it is too long to be quoted."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
+    return text if len(text) <= longest else f"{text[: longest // 2]}…{text[-longest // 2 :]}"

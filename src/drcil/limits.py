@@ -62,7 +62,13 @@ TOP = Bounds(1, 2**31 - 1)
 
 
 def machine_memory() -> int | None:
-    """Bytes of main memory; None where the system does not say."""
+    """Bytes of main memory, and of what the system may swap; None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return sum(int(lines[name].split()[0]) for name in ("MemTotal", "SwapTotal")) * 1024
+    except (OSError, ValueError, KeyError):
+        pass
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

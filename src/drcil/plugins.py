@@ -127,13 +127,15 @@ def _import(name: str) -> None:
         _installed()[name].load()
     elif _is_file(name):
         _import_file(Path(name))
+    elif not all(part.isidentifier() for part in name.split(".")):
+        raise _MissingError("it is neither the name of a module nor a file")
     else:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            hint = f"; did you mean '{name}.py'?" if Path(f"{name}.py").is_file() else ""
+            hint = f"; did you mean '{name}.py'?" if os.path.isfile(f"{name}.py") else ""
             raise _MissingError(f"there is no such module{hint}") from None
 
 

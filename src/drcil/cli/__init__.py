@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import Annotated, cast
 import typer
 
 from .. import __version__
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted, UserError, shortened
 from .check import check
 from .compare import compare
 from .data import app as data
@@ -21,12 +21,18 @@ from .evaluate import evaluate
 from .import_ import import_checkpoints
 from .list import list_known
 from .options import Plugin
+from .output import warn
 from .resume import resume
 from .run import run
 from .show import show
+from .words import Unprinted, surviving
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
 """Exit codes: something broke; what was given cannot be used; stopped by a signal."""
+
+_LONG_WORD = 1000
+"""Characters of one word in what is told: more than any path has that someone could read."""
+_POLITE = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 # Typer makes this class public only through its heirs.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
@@ -66,11 +72,19 @@ app.add_typer(data, name="data")
 
 def main(arguments: Sequence[str] | None = None, app: typer.Typer = app) -> int:
     """Run one command; the exit code. What the user can mend or asked for is told in one line, without a trace."""
+    with surviving() as out:
+        code = _carried_out(sys.argv[1:] if arguments is None else arguments, app)
+        out.flush()
+        if code == 0 and out.failure is not None and not isinstance(out.failure, BrokenPipeError):
+            warn(f"standard output cannot be written: {out.failure.strerror or out.failure}")
+    return code
+
+
+def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     try:
         with _terminable():
-            code = app(arguments, prog_name=app.info.name, standalone_mode=False)
-            # What stays in the buffer would be written after this, where a closed pipe cannot be caught.
-            sys.stdout.flush()
+            _require_filled(arguments)
+            code = _command(app)([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
         return _complain(str(error), MISUSED)
     except UsageError as error:
@@ -80,26 +94,59 @@ def main(arguments: Sequence[str] | None = None, app: typer.Typer = app) -> int:
         return _complain(str(stop), STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", STOPPED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except Unprinted as lost:
+        # A reader that goes away has what it wanted.
+        return FAILED if isinstance(lost.failure, BrokenPipeError) else _complain(str(lost), FAILED)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"the system refused: {place}{error.strerror or error}", FAILED)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        return _complain("not enough memory; give smaller images or batches, or use another machine", FAILED)
     return _complain("stopped", STOPPED) if code == STOPPED else int(code or 0)
 
 
+_command = functools.cache(typer.main.get_command)
+"""What typer makes of the verbs and their options; once, for those who run several commands in a process."""
+
+
+def _require_filled(arguments: Sequence[str]) -> None:
+    """No argument is empty; typically it is a variable of the shell that has no value."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if not argument.strip():
+            option = arguments[place - 1] if place else ""
+            raise UserError(f"{option if option.startswith('--') else 'an argument'} must not be empty")
+        if name.startswith("--") and equals and not value.strip():
+            raise UserError(f"{name} must not be empty")
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether it is Python, torch or a device that has no memory left."""
+    named = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    return isinstance(error, MemoryError) or named
+
+
 def _complain(sentence: str, code: int) -> int:
-    print(f"drcil: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"drcil: {' '.join(shortened(word, _LONG_WORD) for word in sentence.split())}", file=sys.stderr)
     return code
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Within the block a polite kill is the same as the interrupt key: everything is closed on the way out."""
+    """Within the block a polite kill, or the end of the terminal, is the same as the interrupt key: everything is
+    closed on the way out.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    # Who asked to be left running (nohup) is.
+    polite = [number for number in _POLITE if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, stop) for number in polite]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(polite, before, strict=True):
+            signal.signal(number, handler)

@@ -27,7 +27,15 @@ def check(
     """
     from ..process import configure
     from ..testing import BrokenLaw, check_method
+    from .training import load
 
+    place = str(data.expanduser().absolute()) if data else None
+    # What is wrong with a name or the data is no fault of the method.
+    load(
+        options.chosen_settings(
+            method=method, stream=stream, backbone=backbone, data=data, compile=False, listener=None
+        )
+    )
     configure(threads=1)
     screen = console()
 
@@ -41,7 +49,7 @@ def check(
             told=tell,
             stream=stream,
             backbone=backbone,
-            data=str(data.expanduser().absolute()) if data else None,
+            data=place,
         )
     except BrokenLaw:
         raise typer.Exit(1) from None

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from ..errors import Interrupted
+from ..limits import JOBS, SEEDS
 from . import options
+from .checks import usable, within
 from .output import console, print_json
 
 
@@ -17,7 +19,8 @@ def compare(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="See 'drcil list methods'.")],
     stream: options.Stream,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each method: seeds 0, 1, …", rich_help_panel=options.WHAT)
+        int,
+        typer.Option(help="Runs of each method: seeds 0, 1, …", rich_help_panel=options.WHAT, callback=within(SEEDS)),
     ] = 1,
     order_seed: options.OrderSeed = None,
     memory: options.Memory = None,
@@ -38,7 +41,9 @@ def compare(
             rich_help_panel=options.WHAT,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.", rich_help_panel=options.WHERE)] = 1,
+    jobs: Annotated[
+        int, typer.Option(help="Runs at a time.", rich_help_panel=options.WHERE, callback=within(JOBS))
+    ] = 1,
     device: options.Device = None,
     precision: options.Precision = None,
     threads: options.Threads = None,
@@ -51,6 +56,7 @@ def compare(
             help="Directory for the tables and the runs.",
             show_default="comparisons/NAME, and runs",
             rich_help_panel=options.SHOWN,
+            callback=usable,
         ),
     ] = None,
     listener: options.Listener = None,
@@ -62,18 +68,19 @@ def compare(
     from ..report.board import board
     from ..report.comparison import comparison_table, summarise
     from ..runs.begin import RUNS
+    from ..runs.plan import require_tasks
     from ..suites.compare import carry_out, start_run
-    from ..suites.entries import may_choose_memory, plan_entries, require_once, share_cores
+    from ..suites.entries import at_hand, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
     from ..suites.reuse import present_settings
     from .training import load
 
     require_once(methods)
-    chosen = [
+    first = [
         options.chosen_settings(
             method=method,
             stream=stream,
-            seed=seed,
+            seed=0,
             order_seed=order_seed,
             memory=memory if may_choose_memory(method) else None,
             backbone=backbone,
@@ -93,19 +100,22 @@ def compare(
             compile=compile,
             listener=listener,
         )
-        # The first seed of all methods, then the second: half a comparison is one too.
-        for seed in range(seeds)
         for method in methods
     ]
-    for one in chosen:
+    # The first seed of all methods, then the second: half a comparison is one too.
+    chosen = [one.model_copy(update={"seed": seed}) for seed in range(seeds) for one in first]
+    for one in first:
         # What is wrong with one of them is said before there is a directory.
         present_settings(one)
     question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": seeds}
     del question["method"], question["seed"]
     place = out or find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
+    present = functools.cache(lambda: load(first[0]))
+    stream_now = at_hand(present) if tasks is not None else None
+    if stream_now is not None:
+        require_tasks(first[0], stream_now)
     with open_folder(place, question):
-        present = functools.cache(lambda: load(chosen[0]))
         named = zip(methods * seeds, (share_cores(one, jobs) for one in chosen), strict=True)
         entries = plan_entries(list(named), (out or Path()) / RUNS, present)
         try:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import Plugin
+from .options import DataPlace, Plugin
 from .output import console
 
 app = typer.Typer(help="Check or fetch datasets.")
 
 _Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="See 'drcil list datasets'.")]
-_Data = Annotated[Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")]
 
 
 @app.command()
-def check(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
+def check(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> None:
     """Verify a dataset: checksums, sizes and every file on disk. Exit code 1 if something is damaged."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -37,7 +35,7 @@ def check(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
 
 
 @app.command()
-def fetch(dataset: _Dataset, data: _Data = None, plugin: Plugin = None) -> None:
+def fetch(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> None:
     """Download a dataset. Valid files are kept; partial downloads resume."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

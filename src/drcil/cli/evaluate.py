@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Plugin
+from ..limits import ORDER_SEED, THREADS
+from .checks import known_device, usable, within
+from .options import DataPlace, Plugin
 from .output import console, print_json
+from .words import require_printed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,19 +20,22 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.", callback=usable)
+    ],
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream whose first tasks it has learnt.")],
-    data: Annotated[
-        Path | None, typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data")
-    ] = None,
+    data: DataPlace = None,
     readout: Annotated[
         str | None, typer.Option(help="Readout to evaluate.", show_default="the run's, else the first")
     ] = None,
     order_seed: Annotated[
-        int | None, typer.Option(help="Seed of the class order.", show_default="the run's, else 1993")
+        int | None,
+        typer.Option(help="Seed of the class order.", show_default="the run's, else 1993", callback=within(ORDER_SEED)),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="all cores")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.", callback=known_device)] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads.", show_default="all cores", callback=within(THREADS))
+    ] = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -43,10 +49,11 @@ def evaluate(
     found = measure(model, stream, data_dir=data, order_seed=order_seed, readout=readout, device=device)
     if json:
         print_json(asdict(found))
-        return
-    screen = console()
-    screen.print(f"{found.model} on {found.stream}, readout {found.readout}", markup=False, soft_wrap=True)
-    screen.print(_table(found))
+    else:
+        screen = console()
+        screen.print(f"{found.model} on {found.stream}, readout {found.readout}", markup=False, soft_wrap=True)
+        screen.print(_table(found))
+    require_printed()
 
 
 def _table(found: Evaluation) -> Table:

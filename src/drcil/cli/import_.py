@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
+from .checks import usable
 from .options import Plugin
 
 
 def import_checkpoints(
-    checkpoints: Annotated[list[Path], typer.Argument(metavar="CHECKPOINT", help="The authors' .pth.tar files.")],
+    checkpoints: Annotated[
+        list[Path], typer.Argument(metavar="CHECKPOINT", help="The authors' .pth.tar files.", callback=usable)
+    ],
     out: Annotated[
-        Path, typer.Option(metavar="MODEL", help="The model directory; for several checkpoints, its parent.")
+        Path,
+        typer.Option(
+            metavar="MODEL", help="The model directory; for several checkpoints, its parent.", callback=usable
+        ),
     ],
     plugin: Plugin = None,
 ) -> None:

@@ -12,6 +12,7 @@ import typer
 from ..errors import unknown
 from .options import Plugin
 from .output import console, print_json
+from .words import require_printed
 
 if TYPE_CHECKING:
     from ..data.datasets.dataset import DatasetEntry
@@ -30,14 +31,19 @@ def list_known(
     json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List what is known by name: methods, streams, datasets and more."""
-    from ..report.tables import entries_table
-
     if kind not in KINDS:
         raise unknown("list", kind, KINDS)
     entries = KINDS[kind]()
     if json:
         print_json(entries)
-        return
+    else:
+        _print_table(entries)
+    require_printed()
+
+
+def _print_table(entries: Entries) -> None:
+    from ..report.tables import entries_table
+
     hidden = _FOR_PROGRAMS if any(entry["origin"] for entry in entries) else (*_FOR_PROGRAMS, "origin")
     # A plugin that is a file by its last name: a whole path would leave no room.
     shown = [{**entry, "origin": Path(entry["origin"] or "").name} for entry in entries]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UserError
+from ..limits import EPOCHS_SCALE, IMAGE_SIZE, ORDER_SEED, TASKS, THREADS, VALIDATION, WORKERS
 from ..plugins import use_plugins
+from .checks import a_budget, known_device, known_precision, usable, within
 
 if TYPE_CHECKING:
     from ..runs.settings import RunSettings
@@ -21,34 +23,75 @@ Stream = Annotated[
     str, typer.Argument(metavar="STREAM", help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP.")
 ]
 OrderSeed = Annotated[
-    int | None, typer.Option(help="Seed of the class order.", show_default="1993", rich_help_panel=WHAT)
+    int | None,
+    typer.Option(
+        help="Seed of the class order.", show_default="1993", rich_help_panel=WHAT, callback=within(ORDER_SEED)
+    ),
 ]
 Memory = Annotated[
-    str | None, typer.Option(help="Old images to keep: 2000 (in total), 20/class, all, none.", rich_help_panel=WHAT)
+    str | None,
+    typer.Option(
+        help="Old images to keep: 2000 (in total), 20/class, all, none.", rich_help_panel=WHAT, callback=a_budget
+    ),
 ]
 Backbone = Annotated[str | None, typer.Option(help="See 'drcil list backbones'.", rich_help_panel=WHAT)]
 Data = Annotated[
     Path | None,
-    typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data", rich_help_panel=WHAT),
+    typer.Option(
+        envvar="DRCIL_DATA",
+        help="Where datasets are.",
+        show_default="./data",
+        rich_help_panel=WHAT,
+        callback=usable,
+    ),
 ]
-Tasks = Annotated[int | None, typer.Option(help="Stop after this many tasks.", rich_help_panel=WHAT)]
+DataPlace = Annotated[
+    Path | None,
+    typer.Option(envvar="DRCIL_DATA", help="Where datasets are.", show_default="./data", callback=usable),
+]
+"""The same for verbs whose help has no groups."""
+Tasks = Annotated[
+    int | None, typer.Option(help="Stop after this many tasks.", rich_help_panel=WHAT, callback=within(TASKS))
+]
 ImageSize = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="Image size, if not the dataset's own.", rich_help_panel=WHAT)
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        help="Image size, if not the dataset's own.",
+        rich_help_panel=WHAT,
+        callback=within(IMAGE_SIZE),
+    ),
 ]
 EpochsScale = Annotated[
-    float | None, typer.Option(help="Factor for all epochs.", show_default="1.0", rich_help_panel=WHAT)
+    float | None,
+    typer.Option(
+        help="Factor for all epochs.", show_default="1.0", rich_help_panel=WHAT, callback=within(EPOCHS_SCALE)
+    ),
 ]
 Profile = Annotated[
     str | None, typer.Option(help="Set of options: full, short, cpu.", show_default="full", rich_help_panel=WHAT)
 ]
 Augment = Annotated[str | None, typer.Option(help="See 'drcil list augmentations'.", rich_help_panel=WHAT)]
 Validation = Annotated[
-    float | None, typer.Option(metavar="SHARE", help="Share of the training images to hold out.", rich_help_panel=WHAT)
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of the training images to hold out.",
+        rich_help_panel=WHAT,
+        callback=within(VALIDATION),
+    ),
 ]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=WHERE)]
-Precision = Annotated[str | None, typer.Option(help="32, 16-mixed, bf16-mixed.", rich_help_panel=WHERE)]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of a run.", rich_help_panel=WHERE)]
-Workers = Annotated[int | None, typer.Option(help="Worker processes that decode images.", rich_help_panel=WHERE)]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, mps.", rich_help_panel=WHERE, callback=known_device)]
+Precision = Annotated[
+    str | None, typer.Option(help="32, 16-mixed, bf16-mixed.", rich_help_panel=WHERE, callback=known_precision)
+]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads of a run.", rich_help_panel=WHERE, callback=within(THREADS))
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Worker processes that decode images.", rich_help_panel=WHERE, callback=within(WORKERS)),
+]
 Cache = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Memory for decoded images: 2GB.", rich_help_panel=WHERE)
 ]
@@ -117,7 +160,7 @@ def toml_value(text: str) -> Any:
     """
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

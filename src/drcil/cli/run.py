@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ..limits import EVERY, SEED
 from . import options
+from .checks import usable, within
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
@@ -17,7 +19,10 @@ def run(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="See 'drcil list methods'.")] = METHOD,
     stream: options.Stream = STREAM,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the training.", show_default="0", rich_help_panel=options.WHAT)
+        int | None,
+        typer.Option(
+            help="Seed of the training.", show_default="0", rich_help_panel=options.WHAT, callback=within(SEED)
+        ),
     ] = None,
     order_seed: options.OrderSeed = None,
     memory: options.Memory = None,
@@ -51,11 +56,22 @@ def run(
     cache: options.Cache = None,
     compile: options.Compile = False,
     out: Annotated[
-        Path | None, typer.Option(help="The run directory.", show_default="runs/NAME", rich_help_panel=options.SHOWN)
+        Path | None,
+        typer.Option(
+            help="The run directory.",
+            show_default="runs/NAME",
+            rich_help_panel=options.SHOWN,
+            callback=usable,
+        ),
     ] = None,
     eval_every: Annotated[
         int | None,
-        typer.Option(metavar="EPOCHS", help="Also evaluate every so many epochs.", rich_help_panel=options.SHOWN),
+        typer.Option(
+            metavar="EPOCHS",
+            help="Also evaluate every so many epochs.",
+            rich_help_panel=options.SHOWN,
+            callback=within(EVERY),
+        ),
     ] = None,
     listener: options.Listener = None,
     plugin: options.Plugin = None,

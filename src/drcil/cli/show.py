@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from .checks import usable
 from .options import Plugin
 from .output import console, print_json
+from .words import require_printed
 
 
 def show(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")],
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.", callback=usable)],
     readout: Annotated[str | None, typer.Option(help="Readout to show first.", show_default="the run's")] = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -26,11 +28,13 @@ def show(
     result = run.result() if readout is None else led_by(run.result(), readout)
     if json:
         print_json(result)
-        return
-    screen = console()
-    screen.print(title(result), markup=False, soft_wrap=True)
-    screen.print(task_table(result))
-    screen.print(summary_table(result))
-    if not result["complete"]:
-        plugins = "".join(f" --plugin {name}" for name in run.settings.plugins)
-        screen.print(f"not finished; continue with 'drcil resume {directory}{plugins}'", markup=False, soft_wrap=True)
+    else:
+        screen = console()
+        screen.print(title(result), markup=False, soft_wrap=True)
+        screen.print(task_table(result))
+        screen.print(summary_table(result))
+        if not result["complete"]:
+            plugins = "".join(f" --plugin {name}" for name in run.settings.plugins)
+            hint = f"not finished; continue with 'drcil resume {directory}{plugins}'"
+            screen.print(hint, markup=False, soft_wrap=True)
+    require_printed()

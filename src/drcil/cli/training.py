@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
+
+from rich.console import Console
 
 from ..data.datasets.check import skipped_files
 from ..errors import Interrupted
@@ -15,7 +20,7 @@ from ..runs.plan import Plan, load_stream, plan_run
 from ..runs.run import Run, TaskReport
 from ..runs.settings import RunSettings
 from ..streams.stream import Stream
-from ..train.events import silence
+from ..train.events import Event, silence
 from .output import console, print_json, warn
 
 CURVE = "curve.png"
@@ -44,6 +49,7 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
     screen = console(stderr=json)
 
     def after_task(report: TaskReport) -> None:
+        begin()
         if quiet:
             return
         result = run.result()
@@ -53,19 +59,44 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
             screen.print(task_line(result, report.number), markup=False, soft_wrap=True)
 
     try:
-        if not quiet:
-            own = run.settings
-            screen.print(f"{own.label} on {own.stream}, in {run.directory}", markup=False, soft_wrap=True)
-            if run.has_result():
-                screen.print(task_table(run.result()))
+        begin = once(lambda: None) if quiet else once(_heading(run, screen))
         with nullcontext(silence) if quiet else showing(screen, plan.work) as listener:
-            result = run.go(plan, listener, after_task)
+
+            def told(event: Event) -> None:
+                begin()
+                listener(event)
+
+            result = run.go(plan, told, after_task)
+        begin()
     except KeyboardInterrupt:
         plugins = "".join(f" --plugin {name}" for name in named_plugins())
         raise Interrupted(f"interrupted; continue with 'drcil resume {run.directory}{plugins}'") from None
     plot_curve([result], run.directory / CURVE)
+    print_result(result, run, screen, json=json, quiet=quiet)
+
+
+def print_result(result: dict[str, Any], run: Run, screen: Console, *, json: bool, quiet: bool) -> None:
+    """What a run has come to, for programs and for people."""
     if json:
         print_json(result)
     if not (json and quiet):
         screen.print(summary_table(result))
         screen.print(f"curve: {run.directory / CURVE}", markup=False, soft_wrap=True)
+
+
+def _heading(run: Run, screen: Console) -> Callable[[], None]:
+    """Prints what is run, and what is done of it so far, as of now."""
+    own = run.settings
+    done = task_table(run.result()) if run.has_result() else None
+
+    def tell() -> None:
+        screen.print(f"{own.label} on {own.stream}, in {run.directory}", markup=False, soft_wrap=True)
+        if done is not None:
+            screen.print(done)
+
+    return tell
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    """Acts at the first call only: a heading is printed when the run goes on, not before it is refused."""
+    return functools.cache(act)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from ..arguments import optional, whole
 from ..data.datasets.dataset import Dataset
 from ..data.sources.imageset import ImageShape
+from ..errors import UserError
 from ..learner import Learner
+from ..limits import THREADS
 from ..methods import METHODS
 from ..methods.rehearsal import rehearse
 from ..models.model import Model, ModelOptions, new_model
 from ..streams.stream import Stream, make_stream
 from ..train.listeners import known_listeners
+from .room import require_room
 from .settings import RunSettings
 
 
@@ -28,13 +32,22 @@ def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     """What the run will do; or the error that would end it once its directory exists. None: its stream is loaded."""
     if run.readout is not None:
         METHODS[run.method].require_readout(run.readout)
+    optional(whole, "threads", run.threads, THREADS)
     stream = stream or load_stream(run)
+    require_tasks(run, stream)
     known_listeners(run.listeners)
     model = fresh_model(run, stream)
+    require_room(model, run.engine)
     # An engine needs a device and an augmentation that are there.
     Learner.of(model, run.engine).engine  # noqa: B018
     stages = rehearse(model.method, stream[: run.tasks], model.memory.budget)
     return Plan(stream, [[stage.epochs * stage.images for stage in task] for task in stages])
+
+
+def require_tasks(run: RunSettings, stream: Stream) -> None:
+    """A run cannot stop after more tasks than there are."""
+    if run.tasks is not None and run.tasks > len(stream):
+        raise UserError(f"stream '{stream.name}' has {len(stream)} tasks, so a run cannot stop after {run.tasks}")
 
 
 def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..data.augment import AUGMENTS
 from ..data.datasets.load import data_kind
 from ..disk import write_bytes
 from ..errors import UserError
 from ..limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, TASKS, VALIDATION
 from ..limits import ORDER_SEED as ORDER_SEEDS
 from ..methods.spec import named_method
+from ..nets.features import BACKBONES
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
@@ -23,6 +26,8 @@ CONFIG = "config.toml"
 FORMAT = 3
 """Of ``config.toml``; a run of another format is refused."""
 
+_LONG = 120
+"""Bytes of a stream's name in the name of a directory, which may have 255 in all."""
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -83,6 +88,10 @@ class RunSettings(BaseModel):
     def matter(self) -> str:
         """What is learnt, and how thoroughly, as part of a directory name."""
         stream = self.stream.replace("/", "_").replace(":", "_")
+        if len(stream.encode(errors="surrogateescape")) > _LONG:
+            # A folder may lie deep; the end of its path, and of the name its cut, tell most.
+            digest = hashlib.blake2b(stream.encode(errors="surrogateescape"), digest_size=4).hexdigest()
+            stream = f"{digest}_{stream[-_LONG // 4 :]}"
         return stream if self.profile == "full" else f"{stream}-{self.profile}"
 
 
@@ -91,6 +100,9 @@ def make_settings(**given: Any) -> RunSettings:
     spec, readout = named_method(given["method"])
     given |= {"method": spec.name, "readout": readout}
     chosen = {name: value for name, value in given.items() if value is not None}
+    for table, name in ((BACKBONES, "backbone"), (AUGMENTS, "augment")):
+        if name in chosen:
+            table[chosen[name]]
     kind = data_kind(parse_stream(chosen["stream"]).dataset)
     return checked(merge(load_profile(chosen.get("profile", "full"), kind), chosen))
 

@@ -66,6 +66,13 @@ def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
     return settings.model_copy(update={"threads": max(1, (os.cpu_count() or 1) // jobs)})
 
 
+def at_hand(load: Load) -> Stream | None:
+    """The stream, if its data is there; where it is gone, what was learnt from it still can be compared."""
+    with suppress(UserError):
+        return load()
+    return None
+
+
 def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path, load: Load) -> list[Entry]:
     """An entry for each run, with its result if it is finished. All of them learn the stream that is loaded.
 
@@ -74,10 +81,8 @@ def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path, load: 
 
     @functools.cache
     def present() -> DataIdentity | None:
-        # Where the data is gone, what was learnt from it still can be compared.
-        with suppress(UserError):
-            return data_identity(load().dataset)
-        return None
+        stream = at_hand(load)
+        return None if stream is None else data_identity(stream.dataset)
 
     entries: list[Entry] = []
     for name, settings in chosen:
