@@ -40,6 +40,11 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}'; {hint}Known: {', '.join(names)}")
 
 
+def legible(text: str) -> str:
+    """The text as it can be written to a file: bytes of a path that are no characters become question marks."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def shortened(text: str, longest: int = _LONGEST) -> str:
     """The text, without its middle where it is too long to be quoted."""
     return text if len(text) <= longest else f"{text[: longest // 2]}…{text[-longest // 2 :]}"

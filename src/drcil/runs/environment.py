@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..errors import legible
+
 
 def environment() -> dict[str, Any]:
     """Machine and versions, for whoever compares two results."""
@@ -18,5 +20,5 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "command": sys.argv,
+        "command": [legible(argument) for argument in sys.argv],
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.identity import DataIdentity, data_identity
-from ..errors import UserError
+from ..errors import UserError, legible
 from ..methods.spec import named_method
 from ..report.comparison import Outcome
 from ..runs.begin import unused
@@ -44,7 +44,7 @@ class Entry:
     def outcome(self, method: str) -> Outcome:
         """What became of one of the methods."""
         result = None if self.result is None else led_by(self.result, self.readings[method])
-        return Outcome(method, self.settings.seed, str(self.directory), result, self.failure)
+        return Outcome(method, self.settings.seed, legible(str(self.directory)), result, self.failure)
 
 
 def require_once(methods: Sequence[str]) -> None:
