@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from drcil.data.augment import AUGMENTS, Augment, build_augment, normalise
-from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, resized_crop
+from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, padded_resized_crop, resized_crop
 from drcil.data.augment.pipeline import RandomShift, random_cutout, random_flip
 from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment, SubPolicy
 from drcil.data.datasets import cifar100, digits, folder
@@ -116,6 +116,25 @@ def test_resized_crop_is_pillows_bilinear_resize_of_the_cut() -> None:
         assert np.abs(expected - result.numpy()).max() <= 1
 
 
+@pytest.mark.parametrize("side", [16, 32])
+def test_padded_resized_crop_is_pillows_resize_of_a_cut_from_the_padded_image(side: int) -> None:
+    """A box may be larger than the result: Pillow then averages over what it shrinks."""
+    padding, count = side // 8, 60
+    images, whole = noise(count, 3, side, side), side + 2 * padding
+    boxes = draw_boxes(count, whole, whole, seeded())
+    boxes[0] = torch.tensor([0, 0, whole, whole])
+    boxes[1] = torch.tensor([padding, padding, side, side])
+    resized = padded_resized_crop(images, padding, boxes)
+    assert (boxes[:, 2:] > side).any() and (boxes[:, 2:] < side).any()
+    assert torch.equal(resized[1], images[1]), "the centre crop, which is the test view, is the image"
+    for image, result, (top, left, height, width) in zip(images, resized, boxes.tolist(), strict=True):
+        padded = Image.new("RGB", (whole, whole))
+        padded.paste(Image.fromarray(image.permute(1, 2, 0).numpy()), (padding, padding))
+        cut = padded.crop((left, top, left + width, top + height)).resize((side, side), Image.Resampling.BILINEAR)
+        expected = np.asarray(cut).transpose(2, 0, 1).astype(int)
+        assert np.abs(expected - result.numpy()).max() <= 1
+
+
 # The draws of a policy
 
 
@@ -190,6 +209,18 @@ def test_files_are_cropped_by_their_source_only_where_the_kind_asks_for_it() -> 
     result = build_augment("crop", SPECS["imagenet"], in_memory=False)(images, seeded())
     unmoved = (result == images).flatten(1).all(1) | (result == images.flip(3)).flatten(1).all(1)
     assert unmoved.all()
+
+
+def test_resized_sees_parts_of_the_padded_image_and_mirrors() -> None:
+    """Boxes of 8 to 100 % of the padded area; with the padding the image may have a black edge."""
+    halves = torch.zeros(400, 3, 32, 32, dtype=torch.uint8)
+    halves[:, :, :, :16], halves[:, :, :, 16:] = 100, 200
+    result = build_augment("resized", SPECS["cifar"], in_memory=True)(halves, seeded())
+    assert 0.4 < (result[:, 0, 0, 0] == 0).double().mean() < 0.8
+    left, right = result[:, 0, 16, 4].int(), result[:, 0, 16, 27].int()
+    both = (left.minimum(right) > 90) & (left != right)
+    assert 0.4 < (left < right)[both].double().mean() < 0.6
+    assert build_augment("resized", SPECS["imagenet"], in_memory=False).crops_files
 
 
 def test_brightness_separates_basic_from_crop() -> None:

@@ -255,11 +255,12 @@ def test_a_share_by_which_nothing_is_held_out_is_refused(share: float, complaint
 
 def test_the_standard_streams_are_those_of_the_published_tables() -> None:
     listed = {stream.name: stream for stream in standard_streams()}
-    assert len(listed) == 20
+    assert len(listed) == 29
     for name, stream in listed.items():
         assert len(parse_stream(name).sizes(stream.classes)) == stream.tasks
-        assert ("-b50-" in name) == (stream.memory == "20/class")
-    assert listed["cifar100-b50-25"][1:] == (100, 26, "20/class", "50 classes, then 25 steps of 2")
+        assert ("-b50-" in name or "-lt-" in name) == (stream.memory == "20/class")
+    assert listed["cifar100-b50-25"][1:] == (100, 26, "20/class", "50 classes, then 25x2")
+    assert listed["cifar100-lt-ordered-b50-10"][1:] == (100, 11, "20/class", "long tail; 50, then 10x5")
     assert listed["imagenet1000-b0-10"][1:] == (1000, 10, "20000", "10 tasks of 100 classes")
 
 

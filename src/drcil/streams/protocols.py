@@ -12,6 +12,7 @@ from ..arguments import string, whole
 from ..data.datasets.dataset import DATASETS, DataSpec
 from ..errors import UserError, shortened
 from ..limits import ORDER_SEED as ORDER_SEEDS
+from .longtail import MEMORY, LongTail, split_tail
 
 ORDER_SEED = 1993
 """Of the class order, unless another is asked for."""
@@ -32,6 +33,8 @@ class StreamSettings:
     steps: int = 0
     step_size: int = 0
     """Of these two one is given; the other is 0 and follows from the dataset."""
+    tail: LongTail | None = None
+    """How the training images are thinned out; None: all are used."""
 
     def __post_init__(self) -> None:
         if (self.steps > 0) == (self.step_size > 0) or self.base < (self.step_size > 0):
@@ -70,23 +73,26 @@ class StreamSettings:
 
 def parse_stream(name: str) -> StreamSettings:
     """The settings behind a name: ``cifar100-b0-10`` (ten tasks), ``cifar100-b50-5`` (50 classes, then five steps),
-    ``cifar100-50/10`` (50 classes, then ten at a time), ``folder:PATH-b0-4``."""
+    ``cifar100-50/10`` (50 classes, then ten at a time), ``folder:PATH-b0-4``; long-tailed,
+    ``cifar100-lt-shuffled-b50-5``, ``cifar100-lt50-ordered-b50-5``."""
     match = _NAME.fullmatch(string("the stream", name))
     if match is None:
         raise UserError(
             f"stream '{shortened(name)}' is not of the form DATASET-b0-TASKS, DATASET-b50-STEPS or DATASET-BASE/STEP, "
-            "such as cifar100-b0-10, cifar100-b50-5 or cifar100-50/10"
+            "such as cifar100-b0-10, cifar100-b50-5, cifar100-50/10 or, long-tailed, cifar100-lt-shuffled-b50-5"
         )
+    dataset, tail = split_tail(match["dataset"])
     if match["steps"]:
-        return StreamSettings(match["dataset"], base=int(match["first"]), steps=int(match["steps"]))
-    return StreamSettings(match["dataset"], base=int(match["base"]), step_size=int(match["step_size"]))
+        return StreamSettings(dataset, base=int(match["first"]), steps=int(match["steps"]), tail=tail)
+    return StreamSettings(dataset, base=int(match["base"]), step_size=int(match["step_size"]), tail=tail)
 
 
 def stream_name(settings: StreamSettings) -> str:
     """The name that ``parse_stream`` reads as these settings."""
+    dataset = settings.dataset if settings.tail is None else f"{settings.dataset}-{settings.tail}"
     if settings.steps:
-        return f"{settings.dataset}-b{settings.base}-{settings.steps}"
-    return f"{settings.dataset}-{settings.base}/{settings.step_size}"
+        return f"{dataset}-b{settings.base}-{settings.steps}"
+    return f"{dataset}-{settings.base}/{settings.step_size}"
 
 
 def class_order(classes: int, seed: int) -> tuple[int, ...]:
@@ -112,15 +118,23 @@ def standard_streams() -> list[StandardStream]:
             continue
         for cut in dataset.cuts:
             settings = parse_stream(f"{dataset.form}-{cut}")
-            sizes = settings.sizes(classes)
-            words = f"{len(sizes)} tasks of {sizes[0]} classes"
-            if settings.large_base(classes):
-                words = f"{sizes[0]} classes, then {len(sizes) - 1} steps of {sizes[1]}"
-            memory = protocol_memory(settings, classes, dataset.spec)
-            streams.append(StandardStream(f"{dataset.form}-{cut}", classes, len(sizes), memory, words))
+            tasks, memory = len(settings.sizes(classes)), protocol_memory(settings, classes, dataset.spec)
+            streams.append(StandardStream(f"{dataset.form}-{cut}", classes, tasks, memory, _words(settings, classes)))
     return streams
 
 
+def _words(settings: StreamSettings, classes: int) -> str:
+    """How a stream is cut; where the name is long, with little room."""
+    sizes = settings.sizes(classes)
+    if settings.large_base(classes):
+        base, steps = sizes[0], len(sizes) - 1
+        tail, classes_of = ("long tail; ", "") if settings.tail else ("", " classes")
+        return f"{tail}{base}{classes_of}, then {steps}x{sizes[1]}"
+    return f"long tail; {len(sizes)}x{sizes[0]}" if settings.tail else f"{len(sizes)} tasks of {sizes[0]} classes"
+
+
 def protocol_memory(settings: StreamSettings, classes: int, spec: DataSpec) -> str:
-    """The budget that belongs to a stream: after a large base published protocols have one of their own."""
+    """The budget that belongs to a stream: long-tailed, or after a large base, protocols have one of their own."""
+    if settings.tail is not None:
+        return MEMORY
     return (spec.large_base_memory if settings.large_base(classes) else None) or spec.memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
@@ -18,6 +18,7 @@ from ..errors import UserError, WrongTypeError, unknown
 from ..keys import numpy_generator
 from ..limits import VALIDATION, Bounds
 from .budget import Budget
+from .longtail import long_tailed_spec, with_first_of_task
 from .protocols import ORDER_SEED, class_order, parse_stream, protocol_memory
 
 
@@ -73,8 +74,9 @@ class Stream:
         budget: Budget,
         held_out: Int64,
         large_base: bool = False,
+        kept: Int64 | None = None,
     ) -> None:
-        """``held_out`` are the positions in the training images that are kept for validation."""
+        """``held_out`` and ``kept`` are positions in the training images: for validation, for any use (None: all)."""
         self.name = name
         self.dataset = dataset
         self.order = tuple(order)
@@ -84,7 +86,9 @@ class Stream:
         self.large_base = large_base
         held = np.zeros(len(dataset.train), dtype=np.bool_)
         held[held_out] = True
-        self._train = _in_order(dataset.train.subset(~held), self.order)
+        used = np.zeros_like(held)
+        used[slice(None) if kept is None else kept] = True
+        self._train = _in_order(dataset.train.subset(used & ~held), self.order)
         self._validation = _in_order(dataset.train.subset(held), self.order)
         self._test = _in_order(dataset.test, self.order)
 
@@ -125,6 +129,10 @@ class Stream:
             large_base=self.large_base,
         )
 
+    def counts(self) -> Int64:
+        """The training images of every class, in the stream's order."""
+        return self._train.counts(len(self.classes))
+
     def held_out(self, tasks: int | None = None) -> ImageSet:
         """The validation images of all classes that so many tasks bring (None: all); empty where there are none."""
         return _between(self._validation, 0, sum(self.sizes[:tasks]))
@@ -154,15 +162,26 @@ def make_stream(
         dataset = load_dataset(settings.dataset, optional(path, "data_dir", data_dir), image_size)
     instance("dataset", dataset, Dataset)
     classes = len(dataset.classes)
-    drawn = class_order(classes, order_seed)
+    sizes = settings.sizes(classes)
+    own = class_order(classes, order_seed)
+    if settings.tail is not None:
+        dataset = replace(dataset, spec=long_tailed_spec(dataset.spec))
+        own = settings.tail.order(dataset, own)
+    if order is not None:
+        own = _given_order(order, dataset.classes)
+    kept = np.arange(len(dataset.train)) if settings.tail is None else settings.tail.kept(dataset, own)
+    held_out = _held_out(dataset, kept, share, order_seed)
+    if settings.tail is not None and share and dataset.name == "cifar100":
+        held_out = with_first_of_task(dataset, kept, held_out, own, sizes)
     return Stream(
         name,
         dataset,
-        order=drawn if order is None else _given_order(order, dataset.classes),
-        sizes=settings.sizes(classes),
+        order=own,
+        sizes=sizes,
         budget=Budget.parse(protocol_memory(settings, classes, dataset.spec) if memory is None else memory),
-        held_out=_held_out(dataset, share, order_seed),
+        held_out=held_out,
         large_base=settings.large_base(classes),
+        kept=kept,
     )
 
 
@@ -188,19 +207,19 @@ def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[
     return tuple(chosen)
 
 
-def _held_out(dataset: Dataset, share: float, seed: int) -> Int64:
-    """Positions of the validation images: this share of every class, rounded half to even, keyed by class and seed.
+def _held_out(dataset: Dataset, kept: Int64, share: float, seed: int) -> Int64:
+    """Positions of the validation images: this share of what is kept of every class, rounded half to even.
 
-    A class always keeps a training image; one that is too small gives none.
+    They are keyed by class and seed. A class always keeps a training image; one that is too small gives none.
     """
-    chosen = [np.zeros(0, dtype=np.int64)]
+    chosen, labels = [np.zeros(0, dtype=np.int64)], dataset.train.labels[kept]
     for label in range(len(dataset.classes) if share else 0):
-        images = np.flatnonzero(dataset.train.labels == label)
+        images = np.sort(kept[labels == label])
         count = min(round(len(images) * share), max(0, len(images) - 1))
         chosen.append(numpy_generator("validation", seed, label).permutation(images)[:count])
     held_out = np.concatenate(chosen)
     if share and not len(held_out):
-        most = dataset.train.counts(len(dataset.classes)).max()
+        most = np.bincount(labels).max()
         raise UserError(
             f"a validation share of {share} is less than one image of every class, and the largest has {most} training "
             "images: give a larger share, or 0 for no validation"

@@ -104,3 +104,28 @@ def _taps(length: int, start: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, T
     lower = torch.minimum(source.long(), extent[:, None] - 1)
     upper = torch.minimum(lower + 1, extent[:, None] - 1)
     return start[:, None] + lower, start[:, None] + upper, source - lower
+
+
+def padded_resized_crop(images: Tensor, padding: int, boxes: Tensor) -> Tensor:
+    """Pad with zeros on each side, then scale the box (top, left, height, width) of each image to the original size.
+
+    Bilinear, and where a box is larger than the result the filter widens with it, as Pillow's does: columns first, and
+    whole levels in between.
+    """
+    height, width = images.shape[2:]
+    padded = F.pad(images, (padding, padding, padding, padding)).float()
+    top, left, box_height, box_width = on_device_of(boxes, images).unbind(1)
+    across = _weights(padded.shape[3], width, left, box_width)
+    down = _weights(padded.shape[2], height, top, box_height)
+    wide = (padded @ across[:, None].mT).add_(0.5).floor_()
+    return to_bytes((down[:, None] @ wide).add_(0.5).floor_())
+
+
+def _weights(length: int, result: int, start: Tensor, extent: Tensor) -> Tensor:
+    """How much each of ``length`` source places counts in each place of the result, (N, result, length)."""
+    scale = (extent / result)[:, None, None]
+    centres = start[:, None, None] + (torch.arange(result, device=start.device)[:, None] + 0.5) * scale
+    places = torch.arange(length, device=start.device)
+    weights = (1 - (places + 0.5 - centres).abs() / scale.clamp(min=1)).clamp_(min=0)
+    weights *= (places >= start[:, None, None]) & (places < (start + extent)[:, None, None])
+    return weights / weights.sum(2, keepdim=True)

@@ -71,6 +71,18 @@ def crop_augment(spec: DataSpec, in_memory: bool) -> Augment:
     return crop.then(random_flip) if spec.flip else crop
 
 
+@AUGMENTS.register("resized")
+def resized_augment(spec: DataSpec, in_memory: bool) -> Augment:
+    """Zero padding, then a random-resized crop, and a flip where the images allow it. For long-tailed streams.
+
+    Images whose crop is a random-resized one anyway are not padded.
+    """
+    if spec.crop == "resized":
+        return crop_augment(spec, in_memory)
+    crop = Augment((PaddedResizedCrop(spec.padding),), crops_files=False)
+    return crop.then(random_flip) if spec.flip else crop
+
+
 @AUGMENTS.register("basic")
 def basic_augment(spec: DataSpec, in_memory: bool) -> Augment:
     """As crop, then brightness where the images allow it. PyCIL's usual augmentation for CIFAR and ImageNet1000."""
@@ -96,6 +108,19 @@ class RandomShift:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         top, left = torch.randint(2 * self.padding + 1, (2, len(images)), generator=generator)
         return framing.pad_crop(images, self.padding, top, left)
+
+
+@dataclass(frozen=True)
+class PaddedResizedCrop:
+    """Zero padding, then a random box of the padded image, scaled to the original size."""
+
+    padding: int
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        height, width = (side + 2 * self.padding for side in images.shape[2:])
+        return framing.padded_resized_crop(
+            images, self.padding, framing.draw_boxes(len(images), height, width, generator)
+        )
 
 
 def random_resized_crop(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -85,7 +85,7 @@ class DatasetEntry:
     classes: int | None = None
     """None: known once it is loaded."""
     cuts: tuple[str, ...] = ()
-    """How published streams cut it, such as ``b0-10``, where the number of classes is known."""
+    """How published streams cut it, such as ``b0-10`` or ``lt-ordered-b50-5``, where the number of classes is known."""
     home: Archive | ByHand = UNKNOWN_HOME
     argument: str | None = None
     """What has to follow the name after a colon, such as ``PATH`` for ``folder:PATH``; None: nothing may."""
@@ -99,6 +99,8 @@ class DatasetEntry:
 DATASETS: Registry[DatasetEntry] = Registry("dataset", "drcil.data.datasets")
 CUTS_OF_A_HUNDRED = ("b0-5", "b0-10", "b0-20", "b50-5", "b50-10", "b50-25")
 """The streams on which results are published for datasets of 100 classes."""
+LONG_TAILED_CUTS = ("lt-ordered-b50-5", "lt-ordered-b50-10", "lt-shuffled-b50-5", "lt-shuffled-b50-10")
+"""The same, with few training images of most classes."""
 
 Load = TypeVar("Load", bound=Callable[..., Dataset])
 

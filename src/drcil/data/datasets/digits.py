@@ -30,7 +30,7 @@ SPEC = DataSpec(
 )
 
 
-@dataset("digits", spec=SPEC, classes=10, cuts=("b0-5",), home=ByHand("it ships with drcil"))
+@dataset("digits", spec=SPEC, classes=10, cuts=("b0-5", "lt-shuffled-b0-5"), home=ByHand("it ships with drcil"))
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Ten handwritten digits, 8x8 pixels, built in."""
     with files(__package__).joinpath("digits.npz").open("rb") as stream, np.load(stream) as stored:

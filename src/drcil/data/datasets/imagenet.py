@@ -20,7 +20,7 @@ from ...errors import UserError
 from ..sources.decode import STANDARD
 from ..sources.filelist import directory_names
 from . import folder
-from .dataset import CUTS_OF_A_HUNDRED, DATASETS, ByHand, Dataset, dataset
+from .dataset import CUTS_OF_A_HUNDRED, DATASETS, LONG_TAILED_CUTS, ByHand, Dataset, dataset
 from .place import data_directory
 
 FIRST_OF_HUNDRED, LAST_OF_HUNDRED = "n01440764", "n01855672"
@@ -48,7 +48,7 @@ def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -
     return _load("imagenet1000", home, classes, image_size)
 
 
-@dataset("imagenet100", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED, home=HOME)
+@dataset("imagenet100", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS, home=HOME)
 def load_imagenet100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the 100 classes drawn with seed 1993."""
     return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size)
