@@ -10,7 +10,7 @@ import pytest
 
 from faults import VERBS, Case, all_cases, expected_answers, make_all, violation
 
-FAST = 60
+FAST = 40
 """Cases of the fast suite."""
 
 
