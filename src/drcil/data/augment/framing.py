@@ -109,16 +109,15 @@ def _taps(length: int, start: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, T
 def padded_resized_crop(images: Tensor, padding: int, boxes: Tensor) -> Tensor:
     """Pad with zeros on each side, then scale the box (top, left, height, width) of each image to the original size.
 
-    Bilinear, and where a box is larger than the result the filter widens with it, as Pillow's does: columns first, and
-    whole levels in between.
+    Bilinear, and where a box is larger than the result the filter widens with it, as Pillow's does. Pillow rounds
+    once more, between columns and rows.
     """
     height, width = images.shape[2:]
     padded = F.pad(images, (padding, padding, padding, padding)).float()
     top, left, box_height, box_width = on_device_of(boxes, images).unbind(1)
     across = _weights(padded.shape[3], width, left, box_width)
     down = _weights(padded.shape[2], height, top, box_height)
-    wide = (padded @ across[:, None].mT).add_(0.5).floor_()
-    return to_bytes((down[:, None] @ wide).add_(0.5).floor_())
+    return to_bytes((down[:, None] @ padded @ across[:, None].mT).round_())
 
 
 def _weights(length: int, result: int, start: Tensor, extent: Tensor) -> Tensor:
