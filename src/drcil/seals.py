@@ -1,15 +1,15 @@
-"""A checksum of large files that costs little more than reading them.
+"""Seals of large files: a checksum that costs little more than reading.
 
-Files are taken apart into blocks of 1 MiB, each a table of 64-bit words. What is hashed (SHA-256) are the sums of every
-column and every row of the tables, modulo 2^64. A change of any one word is noticed for certain, and any other that
-was not made on purpose as well. Hashing all bytes would take four to eight times as long: for ResNet-18, 14 to 29 % of
-loading the model.
+A file is taken as a table of 64-bit words, 509 in a row; what is hashed (SHA-256) are the sums of its columns modulo
+2^64, for every 512 rows. A change of any one word is noticed for certain. So are pieces that changed places: nothing
+that a disk writes at once is as long as a row, so that words come into other columns. Hashing all bytes instead would
+take six to ten times as long: for ResNet-18, a seventh to a third of loading the model.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,9 @@ from pydantic import Field
 from .errors import UserError
 from .reading import file_size, unreadable
 
-_BLOCK, _WORD, _COLUMNS = 2**20, np.dtype("<u8"), 1024
+_WORD, _COLUMNS = np.dtype("<u8"), 509
+_ROW = _COLUMNS * _WORD.itemsize
+_BLOCK = 512 * _ROW
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,7 @@ class Seal:
 
     @classmethod
     def of(cls, content: bytes) -> Seal:
-        view = memoryview(content)
-        return cls(len(content), _checksum(view[start : start + _BLOCK] for start in range(0, len(content), _BLOCK)))
+        return cls(len(content), _checksum(content))
 
 
 def require_unchanged(path: Path, seal: Seal) -> None:
@@ -41,25 +42,24 @@ def require_unchanged(path: Path, seal: Seal) -> None:
     found = file_size(path)
     if found != seal.size:
         raise UserError(f"{path} is damaged: it has {found} bytes, but {seal.size} were written; restore it")
-    if _checksum(_blocks(path)) != seal.checksum:
+    if _checksum_of(path) != seal.checksum:
         raise UserError(f"{path} is damaged: its checksum is not that of the file that was written; restore it")
 
 
-def _blocks(path: Path) -> Iterable[memoryview]:
-    buffer = memoryview(bytearray(_BLOCK))
+def _checksum_of(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            while length := file.readinto(buffer):
-                yield buffer[:length]
-    except OSError as error:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _checksum(content)
+    except (OSError, ValueError) as error:  # A file of no bytes cannot be mapped.
         raise unreadable(path, error) from error
 
 
-def _checksum(blocks: Iterable[memoryview]) -> str:
+def _checksum(content: bytes | mmap.mmap) -> str:
     digest = hashlib.sha256()
-    for block in blocks:
-        missing = -len(block) % (_COLUMNS * _WORD.itemsize)
-        table = np.frombuffer(bytes(block) + bytes(missing) if missing else block, dtype=_WORD).reshape(-1, _COLUMNS)
-        for axis in (0, 1):
-            digest.update(table.sum(axis=axis, dtype=_WORD).tobytes())
+    octets = np.frombuffer(content, dtype=np.uint8)
+    for start in range(0, len(octets), _BLOCK):
+        block = octets[start : start + _BLOCK]
+        missing = -len(block) % _ROW
+        table = (np.pad(block, (0, missing)) if missing else block).view(_WORD).reshape(-1, _COLUMNS)
+        digest.update(table.sum(axis=0, dtype=_WORD).tobytes())
     return digest.hexdigest()
