@@ -124,6 +124,42 @@ def test_compared_methods_are_trained_by_the_constants_of_the_field(method: str,
     assert {name: getattr(settings, name) for name in constants} == constants
 
 
+LONG_TAILED = {"cifar100": (160, 0.1, 5e-4, (80, 120)), "imagenet100": (90, 0.1, 1e-4, (30, 60))}
+
+
+@pytest.mark.parametrize("scenario", ["ordered", "shuffled", "lt50"])
+@pytest.mark.parametrize("dataset", LONG_TAILED)
+@pytest.mark.parametrize("method", ["replay", "finetune", "icarl", "eeil", "lucir", "podnet", "wa", "bic"])
+def test_conventional_methods_have_the_schedule_of_long_tailed_streams(
+    method: str, dataset: str, scenario: str
+) -> None:
+    stream = f"{dataset}-{'lt50-ordered' if scenario == 'lt50' else f'lt-{scenario}'}-b50-5"
+    settings = resolve_settings(METHODS[method], data_kind(dataset), {}, stream=stream).schedules()
+    for stage in ("first", "later"):
+        own = settings[stage]
+        assert (own.epochs, own.lr, own.weight_decay, own.milestones) == LONG_TAILED[dataset]
+        assert own.curve == "steps"
+
+
+@pytest.mark.parametrize("stream", ["cifar100-lt-shuffled-b50-5", "imagenet100-lt-ordered-b50-10"])
+@pytest.mark.parametrize("method", ["maf", "mafdrc", "mdtdrc", "mecdrc", "foster", "der"])
+def test_other_methods_keep_their_schedules_on_long_tailed_streams(method: str, stream: str) -> None:
+    kind = data_kind(parse_stream(stream).dataset)
+    settings = resolve_settings(METHODS[method], kind, {}, stream=stream)
+    assert settings.schedules() == resolve_settings(METHODS[method], kind, {}).schedules()
+
+
+def test_mafdrc_adjusts_by_class_and_keeps_maps_on_long_tailed_streams() -> None:
+    settings = resolve_settings(METHODS["mafdrc"], "cifar", {}, stream="cifar100-lt-shuffled-b50-5").model_dump()
+    assert (settings["remedies"], settings["adjust_by"], settings["pod"]) == (("la",), "class", 5.0)
+    assert parse_stream("cifar100-lt-shuffled-b50-5").large_base(100), "so that POD is on"
+
+
+def test_a_schedule_is_kept_by_what_it_has_none_for() -> None:
+    tailed = resolve_settings(METHODS["icarl"], "digits", {}, stream="digits-lt-shuffled-b0-5")
+    assert tailed == resolve_settings(METHODS["icarl"], "digits", {})
+
+
 FALLING = (0.98, 0.975, 0.97, 0.965, 0.96, 0.955, 0.95, 0.945, 0.94)
 
 
@@ -195,6 +231,12 @@ share = 0.4
 weight = 5.0
 [streams."6/2"]
 first.epochs = 2
+[streams.lt]
+weight = 6.0
+share = 0.6
+[streams.lt-ordered]
+share = 0.7
+first = {like = "long-tailed", lr = 0.3}
 """
 
 
@@ -209,6 +251,23 @@ first.epochs = 2
         ("ink", "letters-b0-20", {"weight": 4.0, "share": 0.4, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
         ("ink", "digits-b0-20", {"weight": 5.0, "share": 0.4, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
         ("ink", "folder:a-b-6/2", {"weight": 1.0, "own": True, "first": {"epochs": 2, "lr": 0.1}}),
+        ("ink", "a-lt-shuffled-2/1", {"weight": 6.0, "share": 0.6, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        ("ink", "a-lt9-shuffled-b0-20", {"weight": 4.0, "share": 0.4, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
+        (
+            "photographs",
+            "a-lt-ordered-2/1",
+            {
+                "weight": 6.0,
+                "share": 0.7,
+                "first": {
+                    "epochs": 160,
+                    "lr": 0.3,
+                    "weight_decay": 5e-4,
+                    "curve": "steps",
+                    "milestones": [80, 120],
+                },
+            },
+        ),
         ("ink", "digits-16/2", {"weight": 1.0, "own": True, "first": {"epochs": 9, "lr": 0.1}}),
     ],
 )

@@ -2,7 +2,9 @@
 
 Over ``[common]`` comes the table of the kind of data, or ``[default]`` for a kind that has none. A kind's table may say
 ``like = "other"``: it then starts from that other table. What a recipe has for a stream comes last: for a cut in
-``[streams.b0-20]``, then for one stream alone in ``[streams.imagenet100-b0-20]``.
+``[streams.b0-20]``, then for one stream alone in ``[streams.imagenet100-b0-20]``. Before both, ``[streams.lt]`` is for
+all long-tailed streams and ``[streams.lt-ordered]`` for those of one scenario. A stage in a table of streams may say
+``like = "name"``: it then has the schedule of that name in ``schedules.toml``, by kind of data as well.
 
 drcil's own recipes are asked for by name. A method that lives outside the package gives the path of its own file.
 """
@@ -17,6 +19,7 @@ from typing import Any
 
 from ..errors import UserError, unknown
 from ..reading import read_toml
+from ..streams.protocols import parse_stream
 
 COMMON, DEFAULT, STREAMS, LIKE = "common", "default", "streams", "like"
 
@@ -32,10 +35,26 @@ def load_recipe(recipe: str | Path, kind: str, stream: str | None = None) -> dic
         )
     settings = _of_kind(tables, kind, f"recipe '{recipe}'")
     of_streams = tables.get(STREAMS, {}) if stream else {}
+    tail = parse_stream(stream).tail if of_streams and stream else None
+    wide = ["lt", f"lt-{tail.scenario}"] if tail else []
     # A name ends in its cut, so of two keys that fit the longer one is the whole name.
-    for key in sorted((key for key in of_streams if f"-{stream}".endswith(f"-{key}")), key=len):
-        settings = merge(settings, of_streams[key])
+    narrow = sorted((key for key in of_streams if f"-{stream}".endswith(f"-{key}")), key=len)
+    for key in (*(key for key in wide if key in of_streams), *narrow):
+        settings = merge(settings, _with_schedules(of_streams[key], kind, f"recipe '{recipe}': [{STREAMS}.{key}]"))
     return settings
+
+
+def _with_schedules(table: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
+    """The table, its stages laid over the schedules that they are like."""
+    known, stages = _read("schedules.toml"), {}
+    for name, stage in table.items():
+        like = stage.get(LIKE) if isinstance(stage, Mapping) else None
+        if like is not None:
+            if like not in known:
+                raise UserError(f"{where}: '{name}' cannot be like '{like}'; it can be like: {', '.join(known)}")
+            rest = {key: value for key, value in stage.items() if key != LIKE}
+            stages[name] = merge(_of_kind(known[like], kind, where), rest)
+    return {**table, **stages}
 
 
 def recipe_kinds(recipe: str | Path) -> list[str]:
