@@ -23,6 +23,7 @@ from rich.console import Console
 
 from drcil.cli import main
 from drcil.data.identity import DataIdentity, data_identity
+from drcil.disk import write_sealed
 from drcil.errors import UserError
 from drcil.reading import read_sealed
 from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
@@ -189,8 +190,9 @@ def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_
     assert (entry.directory, entry.result) == (run.directory, result)
     assert {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")} == before
     # What was learnt with another recipe than today's is another run.
-    state = run.directory / "tasks" / "02" / "state.json"
-    state.write_text(state.read_text().replace('"momentum": 0.9', '"momentum": 0.8'))
+    begun = read_sealed(run.directory / "beginning.json")
+    begun["resolved"]["first"]["momentum"] = 0.8
+    write_sealed(run.directory / "beginning.json", begun)
     (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
     assert entry.directory.name == "a-stopped" and entry.result is None
 

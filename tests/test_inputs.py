@@ -95,7 +95,7 @@ LABELS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("labels", "sentence"), LABELS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("labels", "sentence"), LABELS, ids=[sentence[:40] for _, sentence in LABELS])
 def test_labels_that_are_no_class_names_are_refused(labels: Any, sentence: str, taught: Learner) -> None:
     refused(lambda: Learner("icarl").learn(PIXELS, labels), sentence)
     refused(lambda: taught.evaluate(PIXELS, labels), sentence)
