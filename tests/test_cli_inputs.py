@@ -121,6 +121,10 @@ def test_whatever_text_is_given_it_is_refused(
         ([*TINY, "--augment="], "--augment must not be empty"),
         (["run", ""], "an argument must not be empty"),
         (["run", "finetune", "digits-b0-5", "--tasks", "99"], "has 5 tasks, so a run cannot stop after 99"),
+        (["check", "finetune", "--stream", "digits-b0-1"], "has 1 task, so a run cannot stop after 3"),
+        ([*TINY, "--out", "\udcff"], "it is not UTF-8; rename it"),
+        ([*TINY, "--data", "\udcff"], "it is not UTF-8; rename it"),
+        ([*TINY, "--set", "augment="], "'augment' cannot be ''"),
         (["compare", "finetune", "digits-b0-5", "--tasks", "99"], "has 5 tasks, so a run cannot stop after 99"),
         ([*TINY, "--threads", "100000"], "--threads must be a whole number from 1 to "),
         ([*TINY, "--workers", "100000"], "--workers must be a whole number from 0 to 256, not 100000"),
@@ -237,6 +241,18 @@ def test_any_width_will_do(columns: str, monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["list", "heads"]) == 0
     if columns != "1":
         assert "linear" in capsys.readouterr().out
+
+
+def test_a_directory_that_is_gone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    try:
+        assert main(TINY) == 2
+    finally:
+        os.chdir(tmp_path)
+    assert "the current directory cannot be used" in capsys.readouterr().err
 
 
 def test_a_refused_run_prints_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

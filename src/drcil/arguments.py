@@ -84,9 +84,13 @@ def path(name: str, value: Any) -> Path:
     if not given:
         raise WrongValueError(f"{name} must not be empty")
     try:
+        os.fsencode(given).decode()
         os.lstat(given)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
+    except UnicodeError:
+        # Not every library that is used could open it.
+        raise WrongValueError(f"{name} {given!a} cannot be a path: it is not UTF-8; rename it") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise WrongValueError(f"{name} '{shortened(given)}' cannot be a path: {reason}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,7 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     try:
         with _terminable():
             _require_filled(arguments)
+            _require_place()
             code = _command(app)([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
         return _complain(str(error), MISUSED)
@@ -120,6 +122,14 @@ def _require_filled(arguments: Sequence[str]) -> None:
             raise UserError(f"{option if option.startswith('--') else 'an argument'} must not be empty")
         if name.startswith("--") and equals and not value.strip():
             raise UserError(f"{name} must not be empty")
+
+
+def _require_place() -> None:
+    """The directory that a shell is in may have been removed; libraries would end the process in their own ways."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(f"the current directory cannot be used: {error.strerror}; change to another one") from None
 
 
 def _out_of_memory(error: Exception) -> bool:

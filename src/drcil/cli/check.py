@@ -26,16 +26,15 @@ def check(
     Exit code 1 if one is broken.
     """
     from ..process import configure
+    from ..runs.plan import require_tasks
     from ..testing import BrokenLaw, check_method
+    from ..testing.trial import TASKS
     from .training import load
 
-    place = str(data.expanduser().absolute()) if data else None
+    names = {"method": method, "stream": stream, "backbone": backbone}
+    chosen = options.chosen_settings(**names, tasks=TASKS, data=data, compile=False, listener=None)
     # What is wrong with a name or the data is no fault of the method.
-    load(
-        options.chosen_settings(
-            method=method, stream=stream, backbone=backbone, data=data, compile=False, listener=None
-        )
-    )
+    require_tasks(chosen, load(chosen))
     configure(threads=1)
     screen = console()
 
@@ -49,7 +48,7 @@ def check(
             told=tell,
             stream=stream,
             backbone=backbone,
-            data=place,
+            data=chosen.data,
         )
     except BrokenLaw:
         raise typer.Exit(1) from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..arguments import text
 from ..errors import UserError
 from ..limits import EPOCHS_SCALE, IMAGE_SIZE, ORDER_SEED, TASKS, THREADS, VALIDATION, WORKERS
 from ..plugins import use_plugins
@@ -131,7 +132,7 @@ def chosen_settings(*, data: Path | None, compile: bool, listener: list[str] | N
     engine = {name: given.pop(name, None) for name in ENGINE} | {"compile": compile or None}
     return make_settings(
         **given,
-        data=str(data.expanduser().absolute()) if data else None,
+        data=text("--data", str(data.expanduser().absolute())) if data else None,
         listeners=known_listeners(listener or ()),
         engine={name: value for name, value in engine.items() if value is not None},
     )

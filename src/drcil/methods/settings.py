@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from ..schedules import Schedule
 
@@ -12,7 +12,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    augment: str | None = None
+    augment: str | None = Field(default=None, min_length=1)
     """The training augmentation; None: that of the data."""
 
     def schedules(self) -> dict[str, Schedule]:

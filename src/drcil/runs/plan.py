@@ -47,7 +47,11 @@ def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
 def require_tasks(run: RunSettings, stream: Stream) -> None:
     """A run cannot stop after more tasks than there are."""
     if run.tasks is not None and run.tasks > len(stream):
-        raise UserError(f"stream '{stream.name}' has {len(stream)} tasks, so a run cannot stop after {run.tasks}")
+        raise UserError(f"stream '{stream.name}' has {_counted(len(stream))}, so a run cannot stop after {run.tasks}")
+
+
+def _counted(tasks: int) -> str:
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
