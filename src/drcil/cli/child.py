@@ -13,7 +13,7 @@ import time
 
 from . import main
 
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 """Seconds between the two."""
 
 
