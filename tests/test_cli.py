@@ -163,7 +163,10 @@ def test_a_method_is_listed_with_what_one_chooses_it_by(capsys: pytest.CaptureFi
     main(["list", "methods", "--json"])
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     icarl = entries["icarl"]
-    assert list(icarl) == ["name", "summary", "paper", "year", "head", "stages", "copies", "readouts", "origin"]
+    assert list(icarl) == [
+        "name", "summary", "paper", "year", "head", "stages", "copies", "readouts", "addons", "origin",
+    ]  # fmt: skip
+    assert (icarl["addons"], entries["eeil"]["addons"]) == ([], ["two-stage"])
     assert (icarl["year"], icarl["head"], icarl["stages"], icarl["copies"]) == (2017, "linear", ["first", "later"], "2")
     assert (icarl["readouts"], entries["foster-b4"]["readouts"]) == (["nme", "classifier"], ["boosted", "compressed"])
     assert entries["maf+bft"]["stages"] == [*entries["maf"]["stages"], "finetuning"]

@@ -57,7 +57,7 @@ class TestTraining:
         """Order, normalisation, groups, rates, momentum and decay: two epochs of eight lines of torch."""
         net, plain = make_net(), make_net()
         head, backbone = list(net.head.parameters()), list(net.backbone.parameters())
-        groups = [Group(backbone), Group(head, lr_factor=0.1, weight_decay=0.5)]
+        groups = [Group(backbone), Group(head, lr_factor=0.1, weight_decay=0.5, first_lr_factor=0.4)]
         # Even batches and a low rate: otherwise batch normalisation makes much of what rounding does.
         schedule = SCHEDULE.model_copy(update={"lr": 0.02, "batch_size": 50})
         fit(make_engine(), make_stage(net, groups=groups, schedule=schedule))
@@ -72,7 +72,7 @@ class TestTraining:
         )
         for epoch in range(2):
             rate = 0.01 * (1 + math.cos(math.pi * epoch / 2))
-            optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = rate, 0.1 * rate
+            optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = rate, (0.1 if epoch else 0.4) * rate
             order = shuffle(FEW.labels, derive(3, "task", 1, 0, "test", "epoch", epoch, "order"))
             for start in range(0, len(FEW), 50):
                 batch = FEW.subset(order[start : start + 50])
@@ -537,6 +537,7 @@ def test_a_stage_is_recognised_by_what_it_begins_with(tmp_path: Path) -> None:
     assert not restored(schedule=SCHEDULE)
     assert not restored(data=FEW.subset(np.arange(99)))
     assert not restored(net=slower, groups=[Group(list(slower.parameters()), lr_factor=0.5)])
+    assert not restored(net=(late := make_net()), groups=[Group(list(late.parameters()), first_lr_factor=0.5)])
     with torch.no_grad():
         other.head.get_parameter("classifier.bias")[0] += 1e-6
     assert not restored(net=other)

@@ -28,8 +28,14 @@ KEYS = {
 """What ``result.json`` must have."""
 
 
+COMBINED = ("lucir", "podnet", "maf", "mafdrc", "mecdrc", "replay", "finetune", "wa", "bic", "der", "foster")
+
+
 def once_of_each_kind() -> Iterator[object]:
-    """All methods. Names for combinations of what other names have are slow, but for two."""
+    """All methods. Names for combinations of what other names have are slow, but for three."""
+    yield "eeil+two-stage"
+    for name in COMBINED:
+        yield pytest.param(f"{name}+two-stage", marks=pytest.mark.slow)
     for name, spec in METHODS.items():
         if spec.alias_of is None:
             fast = not spec.presets or name in ("mafdrc", "mecdrc")

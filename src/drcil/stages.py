@@ -46,6 +46,8 @@ class Group:
     parameters: Sequence[nn.Parameter]
     lr_factor: float = 1.0
     weight_decay: float | None = None
+    first_lr_factor: float | None = None
+    """The factor of the first epoch, where it is another than that of all later ones."""
 
 
 class Moment(NamedTuple):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Entries = list[dict[str, Any]]
 
-_FOR_PROGRAMS = ("paper", "stages", "copies", "readouts", "tasks")
+_FOR_PROGRAMS = ("paper", "stages", "copies", "readouts", "addons", "tasks")
 """What only JSON has: in a table of 80 columns it would leave no room for the rest."""
 
 
@@ -38,6 +38,8 @@ def list_known(
         print_json(entries)
     else:
         _print_table(entries)
+        if kind == "methods":
+            console().print("NAME+ADDON combines a method with an add-on: see 'drcil list addons'.", soft_wrap=True)
     require_printed()
 
 
@@ -61,7 +63,21 @@ def method(spec: MethodSpec) -> dict[str, Any]:
         "stages": stage_names(spec),
         "copies": spec.build.copies,
         "readouts": list(spec.readouts),
+        "addons": list(spec.addons),
     }
+
+
+def addons() -> Entries:
+    """What names can be combined with: the add-ons for all methods, and the remedies of pipelines."""
+    from ..methods.remedies import REMEDIES
+    from ..methods.spec import ADDONS
+
+    general = [{"name": name, "for": addon.takers, "summary": addon.summary} for name, addon in ADDONS.items()]
+    remedies = [{"name": name, "for": "pipelines", "summary": summary} for name, summary in REMEDIES.items()]
+    return [
+        *({**entry, "origin": ADDONS.origin(entry["name"])} for entry in general),
+        *({**entry, "origin": None} for entry in remedies),
+    ]
 
 
 def streams() -> Entries:
@@ -94,6 +110,7 @@ def registered(module: str, registry: str, describe: Callable[[Any], dict[str, A
 
 KINDS: dict[str, Callable[[], Entries]] = {
     "methods": lambda: registered("methods.spec", "METHODS", method),
+    "addons": addons,
     "streams": streams,
     "datasets": lambda: registered("data.datasets.dataset", "DATASETS", dataset),
     "augmentations": lambda: registered("data.augment", "AUGMENTS"),

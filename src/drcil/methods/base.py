@@ -54,6 +54,8 @@ class Method(ABC):
     """Networks held while training, for `drcil list methods`."""
     readout_names: ClassVar[tuple[str, ...]] = ("classifier",)
     """What ``readouts`` gives, by name and in its order, so that it is known before anything is learnt."""
+    reads_logits: ClassVar[bool] = True
+    """Whether the leading readout is the logits of ``net``, which add-ons such as ``two-stage`` build on."""
     memory: ClassVar[str | None] = None
     """A budget that the method's definition demands, whatever the protocol says (``"0"``, ``"all"``)."""
 
@@ -64,7 +66,10 @@ class Method(ABC):
 
     @classmethod
     def addons(cls, presets: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """What ``+NAME`` behind the method's name sets, by that name, over the settings that the name fixes."""
+        """What ``+NAME`` behind the method's name sets, by that name, over the settings that the name fixes.
+
+        Add-ons for all methods are not among them: those are in ``ADDONS``.
+        """
         return {}
 
     def needs_memory(self) -> bool:

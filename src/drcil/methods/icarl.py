@@ -33,6 +33,7 @@ class Icarl(MethodWithMeans):
     Settings = IcarlSettings
     settings: IcarlSettings
     readout_names = ("nme", "classifier")
+    reads_logits = False
     copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:

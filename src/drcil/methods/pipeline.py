@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -20,11 +20,9 @@ from ..stages import Engine, Stage, Term
 from ..streams.stream import Task
 from .base import Method
 from .objectives import cross_entropy
-from .remedies import align_weights, classifier_of, fine_tune, renew
+from .remedies import REMEDIES, Remedy, align_weights, classifier_of, fine_tune, renew
 from .settings import Settings
 from .spec import register_preset
-
-Remedy = Literal["la", "bft", "wa"]
 
 
 class PipelineSettings(Settings):
@@ -76,7 +74,7 @@ class Pipeline(Method):
     def addons(cls, presets: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
         remedies = tuple(presets.get("remedies", ()))
         return {
-            **{remedy: {"remedies": (*remedies, remedy)} for remedy in get_args(Remedy)},
+            **{remedy: {"remedies": (*remedies, remedy)} for remedy in REMEDIES},
             **{head: {"head": head} for head in HEADS},
         }
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,14 @@ from ..schedules import Schedule
 from ..stages import Batch, Engine, Group, Losses, Stage, Term
 from ..streams.stream import Task
 from .balanced import balanced_set
+
+Remedy = Literal["la", "bft", "wa"]
+REMEDIES: Mapping[Remedy, str] = {
+    "la": "Logit adjustment: frequent classes must win by more in training",
+    "bft": "Balanced fine-tuning of the classifier after training",
+    "wa": "Weight aligning: new rows get the mean length of old ones",
+}
+"""What a pipeline can take against a classifier that favours frequent classes."""
 
 
 def classifier_of(net: Net) -> nn.Linear:

@@ -15,6 +15,22 @@ from .base import Method
 
 
 @dataclass(frozen=True)
+class Addon:
+    """What ``+NAME`` adds to any method that can take it, besides the add-ons that a class has of its own."""
+
+    summary: str
+    takers: str
+    """Which methods can take it, in a word or two."""
+    build: Callable[[type[Method]], type[Method]]
+    """From a method's class to that of the method with the add-on."""
+    obstacle: Callable[[type[Method]], str | None] = lambda build: None
+    """Why a class cannot take it; None: it can."""
+
+
+ADDONS: Registry[Addon] = Registry("add-on", "drcil.methods")
+
+
+@dataclass(frozen=True)
 class MethodSpec:
     """A name under which a method can be asked for: a class, its recipe, and settings that the name fixes."""
 
@@ -42,15 +58,27 @@ class MethodSpec:
         known = self.build.readout_names
         return known if self.readout is None else tuple(dict.fromkeys((self.readout, *known)))
 
+    @property
+    def addons(self) -> tuple[str, ...]:
+        """What it can be combined with: add-ons of its own, and those for all methods that it can take."""
+        if self.alias_of is not None:
+            return ()
+        general = (name for name, addon in ADDONS.items() if addon.obstacle(self.build) is None)
+        return tuple(dict.fromkeys((*self.build.addons(self.presets), *general)))
+
     def combined_with(self, addon: str) -> MethodSpec:
-        """The method with an add-on: another head, one more remedy."""
-        presets = self.build.addons(self.presets)
-        if addon not in presets:
-            known = ", ".join(f"{self.name}+{one}" for one in presets)
+        """The method with an add-on: another head, one more remedy, another stage."""
+        if addon not in self.addons:
+            known = ", ".join(f"{self.name}+{one}" for one in self.addons)
             hint = f"; known: {known}" if known else " or anything else"
+            if self.alias_of is None and addon in ADDONS:
+                hint = f": {ADDONS[addon].obstacle(self.build)}"
             raise UserError(f"'{self.name}' cannot be combined with '{addon}'{hint}")
-        name, summary = f"{self.name}+{addon}", f"{self.summary}, with {addon}"
-        return replace(self, name=name, summary=summary, presets={**self.presets, **presets[addon]})
+        combined = replace(self, name=f"{self.name}+{addon}", summary=f"{self.summary}, with {addon}")
+        presets = self.build.addons(self.presets)
+        if addon in presets:
+            return replace(combined, presets={**self.presets, **presets[addon]})
+        return replace(combined, build=ADDONS[addon].build(self.build))
 
     def require_readout(self, name: str) -> None:
         if name not in self.readouts:

@@ -16,3 +16,25 @@ Sampler = Callable[[Int64, int], Int64]
 def shuffle(labels: Int64, key: int) -> Int64:
     """Every image once, in random order."""
     return numpy_generator(key).permutation(len(labels)).astype(np.int64)
+
+
+def class_balanced(labels: Int64, key: int, run: int = 4) -> Int64:
+    """As many positions as there are images, every class equally often: classes take turns of ``run`` images.
+
+    All classes have their turn, in random order, before the next round begins in another order. Within its turns a
+    class goes through its images in random order, and begins again, in another, when they are used up.
+    """
+    draws = numpy_generator(key)
+    classes, class_of = np.unique(labels, return_inverse=True)
+    turns = _rounds(draws, np.arange(len(classes)), -(-len(labels) // run)).repeat(run)
+    taken = np.empty(len(turns), dtype=np.int64)
+    for number in range(len(classes)):
+        places = np.flatnonzero(turns == number)
+        taken[places] = _rounds(draws, np.flatnonzero(class_of == number), len(places))
+    return taken[: len(labels)]
+
+
+def _rounds(draws: np.random.Generator, things: Int64, length: int) -> Int64:
+    """So many things: all of them in random order, and again in another, as often as it takes."""
+    rounds = -(-length // max(1, len(things)))
+    return draws.permuted(np.tile(things, (rounds, 1)), axis=1).ravel()[:length]

@@ -40,6 +40,7 @@ def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
             "params": list(group.parameters),
             "lr": schedule.lr * group.lr_factor,
             "lr_factor": group.lr_factor,
+            "first_lr_factor": group.lr_factor if group.first_lr_factor is None else group.first_lr_factor,
             "weight_decay": schedule.weight_decay if group.weight_decay is None else group.weight_decay,
         }
         for group in groups_of(stage)
@@ -49,7 +50,7 @@ def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum, fused=fused)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give every group its share of this rate."""
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, epoch: int) -> None:
+    """Give every group its share of this rate in an epoch (from 0)."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["lr_factor"]
+        group["lr"] = rate * group["lr_factor" if epoch else "first_lr_factor"]

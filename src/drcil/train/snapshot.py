@@ -52,7 +52,8 @@ def digest_of(stage: Stage) -> str:
     """
     digest = hashlib.blake2b(stage.schedule.model_dump_json().encode(), digest_size=16)
     for group in stage.groups or ():
-        digest.update(f"{len(group.parameters)} {group.lr_factor} {group.weight_decay}".encode())
+        rates = f"{group.first_lr_factor} {group.lr_factor}"
+        digest.update(f"{len(group.parameters)} {rates} {group.weight_decay}".encode())
     digest.update(stage.data.rows.tobytes() + stage.data.labels.tobytes())
     for name, tensor in stage.net.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

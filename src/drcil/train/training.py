@@ -61,7 +61,7 @@ class Training:
         while self.epoch < schedule.epochs:
             started = time.monotonic()
             rate = schedule.rate(self.epoch)
-            set_rate(self.optimizer, rate)
+            set_rate(self.optimizer, rate, self.epoch)
             self._run_epoch(rate)
             losses = self._checked(self.tally.averages())
             accuracy = self.engine.watched_accuracy(stage.net, self.epoch)

@@ -1,0 +1,76 @@
+"""Scaled logits: any head, and a number per class that its logits are multiplied with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .base import Head, Logits, linear_of
+
+
+class Scales(nn.Module):
+    """A learnt factor per class: z'_c = v_c z_c. New classes begin with 1, which changes nothing."""
+
+    def __init__(self, classes: int = 0) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.ones(classes))
+
+    def grow(self, new_classes: int) -> None:
+        """Open a task: its classes begin with 1, the others keep their factors bit for bit."""
+        self.values = nn.Parameter(torch.cat([self.values.detach(), self.values.new_ones(new_classes)]))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return self.values * logits
+
+
+class ScaledHead(Head):
+    """A head seen through scales. Both stay what they are: it owns neither, and cannot be built by name."""
+
+    def __init__(self, head: Head, scales: Scales) -> None:
+        super().__init__(head.channels)
+        self.head, self.scales = head, scales
+        self.tasks = head.tasks
+        self.reads = head.reads  # type: ignore[misc] # As the head within has it.
+
+    def grow(self, new_classes: int) -> None:
+        self.head.grow(new_classes)
+        self.scales.grow(new_classes)
+
+    def forward(self, features: Tensor) -> Logits:
+        """The fused logits scaled; those of branches, and by-products, as they are."""
+        logits: Logits = self.head(features)
+        return logits._replace(fused=self.scales(logits.fused))
+
+    def fold(self) -> nn.Module:
+        """One layer with rows v_c w_c and biases v_c b_c where the head within is one; else the scales behind it."""
+        inner, values = self.head.fold(), self.scales.values.detach()
+        if not isinstance(inner, nn.Linear):
+            return FoldedScaled(inner, values.clone())
+        weight, bias, scale = (
+            tensor.detach().to("cpu", torch.float64) for tensor in (inner.weight, inner.bias, values)
+        )
+        folded = linear_of(scale[:, None] * weight, scale * bias)
+        return folded.to(inner.weight.device, inner.weight.dtype).requires_grad_(False)
+
+    def options(self) -> dict[str, Any]:
+        return {"head": self.head.describe()}
+
+    def frozen_parameters(self) -> int:
+        return self.head.frozen_parameters()
+
+
+class FoldedScaled(nn.Module):
+    """What ``ScaledHead.fold`` gives where the head within is not one layer."""
+
+    def __init__(self, inner: nn.Module, scales: Tensor) -> None:
+        super().__init__()
+        self.inner = inner
+        self.scales = nn.Buffer(scales)
+
+    def forward(self, features: Tensor) -> Tensor | Logits:
+        answer: Tensor | Logits = self.inner(features)
+        if isinstance(answer, Logits):
+            return answer._replace(fused=self.scales * answer.fused)
+        return self.scales * answer
