@@ -531,13 +531,13 @@ def test_a_stage_is_recognised_by_what_it_begins_with(tmp_path: Path) -> None:
         fit(engine, replace(base, **{"net": make_net(), **changes}))
         return not any(isinstance(event, StepDone) for event in events)
 
-    same, slower, other = make_net(), make_net(), make_net()
+    same, slower, late, other = make_net(), make_net(), make_net(), make_net()
     assert restored(net=same)
     assert_equal(state(base.net), state(same))
     assert not restored(schedule=SCHEDULE)
     assert not restored(data=FEW.subset(np.arange(99)))
     assert not restored(net=slower, groups=[Group(list(slower.parameters()), lr_factor=0.5)])
-    assert not restored(net=(late := make_net()), groups=[Group(list(late.parameters()), first_lr_factor=0.5)])
+    assert not restored(net=late, groups=[Group(list(late.parameters()), first_lr_factor=0.5)])
     with torch.no_grad():
         other.head.get_parameter("classifier.bias")[0] += 1e-6
     assert not restored(net=other)

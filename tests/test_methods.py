@@ -84,7 +84,7 @@ def test_every_method_has_its_card_and_recipes(run: Run) -> None:
 
 def test_only_cosine_classifiers_ask_for_a_backbone_of_their_own(run: Run) -> None:
     """Theirs has projected shortcuts and no last ReLU, so that features may point anywhere."""
-    cosine = run.settings.method in ("lucir", "podnet")
+    cosine = run.settings.method.partition("+")[0] in ("lucir", "podnet")
     variant = {"shortcut": "projected", "last_relu": False} if cosine else {"shortcut": "padded", "last_relu": True}
     description = drcil.load(run.finished_tasks()[-1], device="cpu").method.state().description
     nets = [part["backbone"] for part in description.values() if "backbone" in part]
