@@ -5,6 +5,7 @@ Methods say what is trained, on what, against which loss; how it is done is deci
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 
 from ..data.augment import Augment
@@ -52,6 +53,14 @@ class EngineSettings(BaseModel):
     eval_every: int | None = Field(default=None, ge=EVERY.least, le=EVERY.most)
     """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
     inference_batch: int = Field(default=500, ge=BATCH.least, le=BATCH.most)
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _whole_size(cls, given: Any) -> Any:
+        """Of text that only begins like a size, such as 1,5GB, the rest would be left unread."""
+        if isinstance(given, str) and not re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*[A-Za-z]*\s*", given):
+            raise ValueError("give a size such as '500MB' or '2GB'")
+        return given
 
     def inference(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Inference:
         """How images go through nets that are not being trained, by these settings."""
