@@ -91,9 +91,26 @@ def _surprise(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     return -(logits.softmax(dim=1).gather(1, labels[:, None]).squeeze(1) + epsilon).log()
 
 
-def fusion_loss(fused: Tensor, labels: Tensor, adjustment: Tensor | None = None) -> Tensor:
-    """L_fusion = 1/n Σ_i CE(S_i + a, y_i), with a the logit adjustment in training; without it, plain CE."""
-    return F.cross_entropy(fused if adjustment is None else fused + adjustment, labels)
+def fusion_loss(
+    fused: Tensor,
+    labels: Tensor,
+    adjustment: Tensor | None = None,
+    weights: Tensor | None = None,
+    gamma: float = 0.0,
+) -> Tensor:
+    """L_fusion = 1/n Σ_i w_{y_i} (1 - p_i)^γ CE(S_i + a, y_i), with p_i = softmax(S_i + a)_{y_i}; plain CE by default.
+
+    a is the logit adjustment in training, w a weight per class, and γ > 0 lets samples that are known well count less
+    (focal loss).
+    """
+    logits = fused if adjustment is None else fused + adjustment
+    if weights is None and gamma == 0:
+        return F.cross_entropy(logits, labels)
+    surprise = F.cross_entropy(logits, labels, reduction="none")
+    if gamma:
+        # Short of 1 - p = 0, where a power below 1 has no gradient.
+        surprise = surprise * (-torch.expm1(-surprise)).clamp(min=1e-12) ** gamma
+    return (surprise if weights is None else weights[labels] * surprise).mean()
 
 
 def logit_adjustment(counts: Int64 | Tensor, tro: float = 1.2) -> Tensor:

@@ -33,7 +33,8 @@ def run(
     remedy: Annotated[
         str | None,
         typer.Option(
-            help="Remedies of a pipeline: la, bft, wa, joined by commas; or none.", rich_help_panel=options.WHAT
+            help="Remedies of a pipeline, joined by commas, or none; see 'drcil list addons'.",
+            rich_help_panel=options.WHAT,
         ),
     ] = None,
     data: options.Data = None,

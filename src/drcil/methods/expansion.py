@@ -21,6 +21,7 @@ from ..nets.output import Output
 from ..objectives import distillation
 from ..schedules import Schedule
 from ..stages import Batch, Engine, Losses, Objective, Stage, Term
+from ..streams.samplers import Sampler, shuffle
 from ..streams.stream import Task
 from .parts import Part
 from .remedies import classifier_of
@@ -65,10 +66,11 @@ def train_expanded(
     engine: Engine,
     objective: Objective,
     schedule: Schedule,
+    sampler: Sampler = shuffle,
 ) -> None:
     """The stage of the newest backbone: new images and memory, all earlier backbones in evaluation mode."""
     data, frozen = task.new.join(task.memory), members_of(expanded)[:-1]
-    engine.fit(Stage(name, expanded, data, objective, schedule, frozen=frozen))
+    engine.fit(Stage(name, expanded, data, objective, schedule, frozen=frozen, sampler=sampler))
 
 
 def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:

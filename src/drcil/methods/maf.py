@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -77,15 +76,18 @@ class Maf(Pipeline):
         adapted = copy.deepcopy(previous)
         adapted.head.grow(len(task.classes))
         old = task.old
+        weights = self.class_weights(task.new, task, first=old)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE of the fused logits over the new classes."""
-            return {"adaptation": Term(F.cross_entropy(output.logits.fused[:, old:], batch.labels - old))}
+            value = self.surprise(output.logits.fused[:, old:], batch.labels - old, weights=weights)
+            return {"adaptation": Term(value)}
 
         hooks = []
         if self.settings.decaying_past and task.number == 2 and isinstance(adapted.head, ResidualHead):
             hooks = [DecayingPast(adapted.head, self.settings.adaptation)]
-        engine.fit(Stage("adaptation", adapted, task.new, objective, self.settings.adaptation, hooks=hooks))
+        schedule = self.settings.adaptation
+        engine.fit(Stage("adaptation", adapted, task.new, objective, schedule, sampler=self.sampler, hooks=hooks))
         return adapted
 
     def _student(self, previous: Net, adapted: Net, new_classes: int) -> Net:
@@ -115,13 +117,13 @@ class Maf(Pipeline):
     def _fuse(self, student: Net, previous: Net, adapted: Net, task: Task, engine: Engine) -> None:
         own, old = self.settings, task.old
         data = task.new.join(task.memory)
-        adjust = self.adjustment(task, data)
+        adjust, weights = self.adjustment(task, data), self.class_weights(data, task)
         distil = kl_distillation if own.distillation_form == "kl" else distillation
         pod = own.pod * math.sqrt(task.total / len(task.classes)) if self.stage_map_weight(task) else 0.0
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""
-            terms = self.classification(output.logits, batch.labels, old, adjust)
+            terms = self.classification(output.logits, batch.labels, old, adjust, weights)
             fused = output.logits.fused
             if own.adjust_distillation:
                 fused = fused + adjust.on_device_of(fused)
@@ -134,7 +136,7 @@ class Maf(Pipeline):
             return terms
 
         teachers = {"previous": previous, "adapted": adapted}
-        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers))
+        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers, sampler=self.sampler))
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:

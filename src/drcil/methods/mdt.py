@@ -37,16 +37,17 @@ class Mdt(Pipeline):
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
         data = task.new.join(task.memory)
-        adjust = self.adjustment(task, data)
+        adjust, weights = self.adjustment(task, data), self.class_weights(data, task)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + w · KD_T(Φ_{t-1} → old columns)."""
-            terms = self.classification(output.logits, batch.labels, old, adjust)
+            terms = self.classification(output.logits, batch.labels, old, adjust, weights)
             taught = teachers["previous"].logits.fused
             kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
             return {**terms, "distillation": Term(kept, own.distillation)}
 
-        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers={"previous": previous}))
+        teachers = {"previous": previous}
+        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers=teachers, sampler=self.sampler))
         self.remedy(self.net, task, engine)
 
 

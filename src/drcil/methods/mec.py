@@ -53,7 +53,7 @@ class Mec(Pipeline):
     def learn(self, task: Task, engine: Engine) -> None:
         own = self.settings
         if task.number == 1:
-            self.first_task(task, engine, LinearHead)
+            self.learn_first(task, engine, LinearHead)
             return
         expanded = expand(self.net, self._expanded_head(task, engine), task.total)
         self._train(expanded, task, engine)
@@ -65,17 +65,18 @@ class Mec(Pipeline):
 
     def _train(self, expanded: ExpandedNet, task: Task, engine: Engine) -> None:
         own = self.settings
-        adjust = self.adjustment(task, task.new.join(task.memory))
+        data = task.new.join(task.memory)
+        adjust, weights = self.adjustment(task, data), self.class_weights(data, task)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + CE(auxiliary) + KD_T(Φ_{t-1} → old columns)."""
             return {
-                **self.classification(output.logits, batch.labels, task.old, adjust),
+                **self.classification(output.logits, batch.labels, task.old, adjust, weights),
                 "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
                 "distillation": kept_term(output, own.temperature, own.distillation),
             }
 
-        train_expanded("expansion", expanded, task, engine, objective, own.expansion)
+        train_expanded("expansion", expanded, task, engine, objective, own.expansion, self.sampler)
 
     def _expanded_head(self, task: Task, engine: Engine) -> Head:
         """A head for both backbones. Only a residual head keeps something of the last expanded model: its branches."""

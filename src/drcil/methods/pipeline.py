@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -14,12 +14,13 @@ from ..heads.base import HEADS, Head, Logits
 from ..heads.residual import ResidualHead
 from ..nets.build import build_head
 from ..nets.net import Net
-from ..objectives import PerClass, branch_loss, fusion_loss, logit_adjustment, task_logit_adjustment
+from ..nets.output import Output
+from ..objectives import PerClass, branch_loss, class_weights, fusion_loss, logit_adjustment, task_logit_adjustment
 from ..schedules import Schedule
-from ..stages import Engine, Stage, Term
+from ..stages import Batch, Engine, Losses, Stage, Term
+from ..streams.samplers import Sampler, class_balanced, shuffle
 from ..streams.stream import Task
 from .base import Method
-from .objectives import cross_entropy
 from .remedies import REMEDIES, Remedy, align_weights, classifier_of, fine_tune, renew
 from .settings import Settings
 from .spec import register_preset
@@ -34,7 +35,9 @@ class PipelineSettings(Settings):
     head: str = "linear"
     """Any that is registered. The settings of branches are for those that are residual."""
     remedies: tuple[Remedy, ...] = ()
-    """``la`` logit adjustment, ``bft`` balanced fine-tuning, ``wa`` weight aligning."""
+    """``la`` logit adjustment, ``bft`` balanced fine-tuning, ``wa`` weight aligning, ``cb`` class-balanced weights,
+    ``focal`` focal loss, ``balanced-sampling``.
+    """
     branch: Literal["conv", "bn"]
     fusing: Literal["mean", "sum"]
     new_branch: Literal["keep", "reset"]
@@ -48,6 +51,10 @@ class PipelineSettings(Settings):
     adjust_by: Literal["task", "class"]
     reset_classifier: bool
     """Whether balanced fine-tuning starts from a fresh classifier."""
+    cb_beta: float = Field(default=0.9999, ge=0, lt=1)
+    """β of the effective number of samples, for the remedy ``cb``: 0 weighs all classes alike, near 1 by 1 / m_c."""
+    focal_gamma: float = Field(default=2.0, gt=0)
+    """γ of the focal loss, for the remedy ``focal``."""
 
     @field_validator("head")
     @classmethod
@@ -62,6 +69,10 @@ class PipelineSettings(Settings):
             raise ValueError("the same remedy twice")
         if {"wa", "bft"} <= set(remedies):
             raise ValueError("'wa' and 'bft' both correct the trained classifier; choose one of them")
+        twice = [remedy for remedy in remedies if remedy in ("la", "cb", "balanced-sampling")]
+        if len(twice) > 1:
+            both = " and ".join(f"'{remedy}'" for remedy in twice)
+            raise ValueError(f"{both} make up for rare classes in training, each of them fully; choose one of them")
         return remedies
 
 
@@ -90,10 +101,34 @@ class Pipeline(Method):
         options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
         return build_head(own.head, channels, **options)
 
-    def learn_first(self, task: Task, engine: Engine) -> None:
-        """Task 1: there is no past, so the head is its new branch, and the loss is CE."""
-        net = self.begin(task, self.new_head)
-        engine.fit(Stage("first", net, task.new, cross_entropy, self.settings.first))
+    def learn_first(self, task: Task, engine: Engine, head: Callable[[int], Head] | None = None) -> None:
+        """Task 1: there is no past, so the head is its new branch, and the loss is CE, weighted as remedies have it."""
+        net, weights = self.begin(task, head or self.new_head), self.class_weights(task.new, task)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """CE(S, y)."""
+            return {"classification": Term(self.surprise(output.logits.fused, batch.labels, weights=weights))}
+
+        engine.fit(Stage("first", net, task.new, objective, self.settings.first, sampler=self.sampler))
+
+    @property
+    def sampler(self) -> Sampler:
+        """In which order stages that classify take their images."""
+        return class_balanced if "balanced-sampling" in self.settings.remedies else shuffle
+
+    def class_weights(self, data: ImageSet, task: Task, first: int = 0) -> PerClass | None:
+        """How much the classes from the ``first`` on weigh in the loss on these images; None: all the same."""
+        if "cb" not in self.settings.remedies:
+            return None
+        return PerClass(class_weights(torch.from_numpy(data.counts(task.total)[first:]), self.settings.cb_beta))
+
+    def surprise(
+        self, logits: Tensor, labels: Tensor, adjust: PerClass | None = None, weights: PerClass | None = None
+    ) -> Tensor:
+        """L_fusion of these logits, focal where that was asked for."""
+        added, factors = (None if one is None else one.on_device_of(logits) for one in (adjust, weights))
+        gamma = self.settings.focal_gamma if "focal" in self.settings.remedies else 0.0
+        return fusion_loss(logits, labels, added, factors, gamma)
 
     def adjustment(self, task: Task, data: ImageSet) -> PerClass:
         """What logit adjustment adds to the logits in training; nothing without that remedy."""
@@ -104,10 +139,12 @@ class Pipeline(Method):
             return PerClass(logit_adjustment(counts, self.settings.tro))
         return PerClass(task_logit_adjustment(counts, task.sizes, self.settings.tro))
 
-    def classification(self, logits: Logits, labels: Tensor, old: int, adjust: PerClass) -> dict[str, Term]:
+    def classification(
+        self, logits: Logits, labels: Tensor, old: int, adjust: PerClass, weights: PerClass | None
+    ) -> dict[str, Term]:
         """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
         own = self.settings
-        fusion = fusion_loss(logits.fused, labels, adjust.on_device_of(logits.fused))
+        fusion = self.surprise(logits.fused, labels, adjust, weights)
         if logits.new is None or logits.old is None:
             return {"fusion": Term(fusion)}
         branch = branch_loss(

@@ -1,6 +1,6 @@
 """Remedies for a classifier that favours the classes it saw most of: weight aligning, balanced fine-tuning.
 
-(Another, logit adjustment, is part of the loss: ``Pipeline.adjustment``.)
+(Those that act while a classifier is trained are part of its stages: ``Pipeline``.)
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from ..stages import Batch, Engine, Group, Losses, Stage, Term
 from ..streams.stream import Task
 from .balanced import balanced_set
 
-Remedy = Literal["la", "bft", "wa"]
+Remedy = Literal["la", "bft", "wa", "cb", "focal", "balanced-sampling"]
 REMEDIES: Mapping[Remedy, str] = {
     "la": "Logit adjustment: frequent classes must win by more in training",
     "bft": "Balanced fine-tuning of the classifier after training",
     "wa": "Weight aligning: new rows get the mean length of old ones",
+    "cb": "Class-balanced loss: rare classes weigh more, by effective number",
+    "focal": "Focal loss: samples that are known well count less",
+    "balanced-sampling": "Every class equally often in training, four images in a row",
 }
 """What a pipeline can take against a classifier that favours frequent classes."""
 
