@@ -27,6 +27,7 @@ from drcil.disk import write_sealed
 from drcil.errors import UserError
 from drcil.reading import read_sealed
 from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
+from drcil.report.figures import Shown
 from drcil.report.plots import mean_curves, plot_comparison
 from drcil.runs.begin import begin_run
 from drcil.runs.plan import load_stream
@@ -83,8 +84,8 @@ def test_the_standard_error_ignores_shifts_and_follows_scales(values: list[float
 
 
 def answer(curve: Sequence[float], readout: str = "classifier", **figures: Any) -> dict[str, Any]:
-    own = {"avg": fmean(curve), "last": curve[-1], "forgetting": 4.0, "parameters": 1234567, "seconds": 10.0}
-    return {**own, "curve": list(curve), "tasks": [2, 3], "readout": readout, **figures}
+    own = {"avg": fmean(curve), "last": curve[-1], "forgetting": 4.0, "parameters": 1234567, "curve": list(curve)}
+    return {"seconds": 10.0, "tasks": [2, 3], "readout": readout, "readouts": {readout: {**own, **figures}}, **figures}
 
 
 OUTCOMES = [
@@ -131,6 +132,25 @@ def test_the_table_fits_a_window_of_80_columns() -> None:
     shown = window.file.getvalue()
     assert "…" not in shown
     assert all(part in shown for part in ("mafdrc-text,", "compressed", "50.56 ±20.56", "11,220,132", "123,456"))
+
+
+def test_another_metric_leads_the_tables_and_the_curves(tmp_path: Path) -> None:
+    """On a long-tailed stream the shots stand beside it, and all fits the window."""
+    tail = {"task_avg": 40.0, "task_curve": [50.0, 30.0], "many_shot": 70.0, "medium_shot": None, "few_shot": 5.0}
+    outcomes = [Outcome("maf+two-stage", seed, "", answer([90.0, 60.0 + seed], **tail)) for seed in (0, 1)]
+    summaries = summarise(outcomes, Shown("task_avg", long_tailed=True))
+    header, _, row = markdown(summaries).splitlines()
+    assert header.startswith("| method | task avg | Avg | Last | many | medium | few | forgetting |")
+    assert row.startswith("| maf+two-stage | 40.00 ±0.00 | 75.25 ±0.25 | 60.50 ±0.50 | 70.00 | – | 5.00 | 4.00 ±0.00 |")
+    assert [point.mean for point in summaries[0].curve] == [50.0, 30.0]
+    assert mean_curves(summaries)[0].average == 40.0
+    assert next(csv.DictReader(io.StringIO(runs_csv(summaries))))["few_shot"] == "5.0"
+    plot_comparison(summaries, "cifar100-lt-shuffled-b50-5", tmp_path / "curves.png")
+    window = Console(file=io.StringIO(), width=80)
+    window.print(comparison_table(summaries))
+    assert isinstance(window.file, io.StringIO)
+    shown = window.file.getvalue()
+    assert "…" not in shown and all(part in shown for part in ("maf+two-stage", "task avg", "few"))
 
 
 def test_the_tables_for_programs() -> None:

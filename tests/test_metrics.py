@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drcil.errors import UserError
-from drcil.metrics import METRICS, History, TaskPrediction, backward_transfer, forgetting, measure
+from drcil.metrics import METRICS, History, TaskPrediction, backward_transfer, forgetting, measure, require_figure
 
 PUBLISHED = [93.4, 83.0, 80.9, 76.72, 74.18, 71.3, 69.17, 65.45, 63.49, 62.04]
 
@@ -176,3 +176,29 @@ def test_an_outside_metric_that_fails_is_named(
     METRICS.register("odd")(metric)
     with pytest.raises(UserError, match=f"metric 'odd' cannot be computed: {told}"):
         measured([predictions([0], [0], 1)], [1])
+
+
+def test_the_mean_over_classes_ignores_how_often_a_class_is_tested() -> None:
+    record = predictions([0, 0, 0, 0, 1], [0, 0, 0, 0, 0], seen=2)
+    figures = measured([record], [2])
+    assert (figures["curve"], figures["class_curve"], figures["class_avg"]) == ([80.0], [50.0], 50.0)
+
+
+def test_shots_are_counted_in_training_images() -> None:
+    """101 are many, 100 and 20 are medium, 19 are few."""
+    record = predictions([0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 1, 0, 2, 2, 0, 0], seen=4)
+    figures = measure(History([record], [4], [101, 100, 20, 19]))
+    assert (figures["many_shot"], figures["medium_shot"], figures["few_shot"]) == (100.0, 75.0, 0.0)
+    without = measure(History([record], [4], [20, 100, 20, 20]))
+    assert (without["many_shot"], without["medium_shot"], without["few_shot"]) == (None, 62.5, None)
+    assert measured([record], [4])["few_shot"] is None, "of nobody the number of images is known"
+    with pytest.raises(ValueError, match="the images of 3 classes do not fit 4 classes seen"):
+        History([record], [4], [1, 2, 3])
+
+
+def test_methods_are_compared_by_metrics_that_are_one_number() -> None:
+    assert [require_figure(name) for name in ("avg", "task_avg", "few_shot", "forgetting")][-1] == "forgetting"
+    with pytest.raises(UserError, match="metric 'matrix' gives a list, not one number to compare by"):
+        require_figure("matrix")
+    with pytest.raises(UserError, match="unknown metric 'task_average'; did you mean 'task_avg'"):
+        require_figure("task_average")

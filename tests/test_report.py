@@ -21,6 +21,18 @@ from drcil.report.tables import entries_table, summary_table, task_line, task_ta
 from drcil.train.events import EpochDone, StageDone, StageStarted, StepDone
 
 
+def long_tailed() -> dict[str, Any]:
+    own = result("maf", ("classifier",))
+    own["readouts"]["classifier"] |= {
+        "task_curve": [90.0, 40.0],
+        "task_avg": 65.0,
+        "many_shot": 99.0,
+        "medium_shot": None,
+        "few_shot": 1.5,
+    }
+    return {**own, "stream": "digits-lt-shuffled-b0-5", "metric": "task_avg"}
+
+
 class Clock:
     """Time that passes when it is told to."""
 
@@ -39,6 +51,7 @@ def result(method: str = "icarl", readouts: tuple[str, ...] = ("nme", "classifie
     return {
         "method": method,
         "stream": "digits-b0-5",
+        "metric": "avg",
         "seed": seed,
         "order_seed": 1993,
         "settings": {"memory": "30", "backbone": "resnet-digits"},
@@ -226,3 +239,17 @@ def test_the_axis_of_accuracy_is_marked_where_it_says(lowest: float) -> None:
     marks = axes.get_yticks()
     assert np.array_equal(marks, marks.round())
     assert len({*np.diff(marks)}) == 1
+
+
+def test_a_long_tailed_stream_is_shown_by_the_mean_over_tasks_with_accuracy_beside_it(tmp_path: Path) -> None:
+    own = long_tailed()
+    table = [line.split() for line in text(task_table(own)).splitlines()]
+    assert table[0] == ["task", "classes", "task", "mean", "avg", "accuracy", "seconds"]
+    assert table[2] == ["2", "5", "40.00", "65.00", "70.00", "4.2"]
+    assert task_line(own, 2) == "task 2 done: 5 classes, task mean 40.00, accuracy 70.00, avg 65.00, 4.2 s"
+    header, _, row = [line.split() for line in text(summary_table(own)).splitlines() if line.strip()]
+    assert header == ["task", "avg", "Avg", "Last", "many", "medium", "few", "forgetting", "seconds"]
+    assert row == ["65.00", "80.00", "70.00", "99.00", "–", "1.50", "12.50", "7.2"]
+    (line,) = curves([own])
+    assert (line.accuracy, line.average) == ([90.0, 40.0], 65.0)
+    plot_curve([own], tmp_path / "curve.png")

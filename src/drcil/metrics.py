@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral, Real
@@ -37,12 +38,16 @@ class History:
     records: Sequence[TaskPrediction]
     sizes: Sequence[int]
     """The number of classes that each task of the stream brings, those not yet learnt included."""
+    images: Sequence[int] | None = None
+    """How many images each class learnt so far was trained with when it was new; None: that is not known."""
 
     def __post_init__(self) -> None:
         if not 0 < len(self.records) <= len(self.sizes):
             raise ValueError(f"{len(self.records)} records do not fit a stream of {len(self.sizes)} tasks")
         for record, seen in zip(self.records, self.seen, strict=True):
             _check(record, seen)
+        if self.images is not None and len(self.images) != self.seen[-1]:
+            raise ValueError(f"the images of {len(self.images)} classes do not fit {self.seen[-1]} classes seen")
 
     @cached_property
     def seen(self) -> list[int]:
@@ -66,6 +71,16 @@ class History:
             _by_task(hits[:, 0], record.labels, self.sizes[:learnt])
             for learnt, (hits, record) in enumerate(zip(self.hits, self.records, strict=True), start=1)
         ]
+
+    @cached_property
+    def by_class(self) -> list[npt.NDArray[np.float64]]:
+        """After each task, the accuracy on each class that has test images; NaN on one that has none."""
+        accuracies = []
+        for hits, record, seen in zip(self.hits, self.records, self.seen, strict=True):
+            images = np.bincount(record.labels, minlength=seen)
+            correct = np.bincount(record.labels, weights=hits[:, 0], minlength=seen)
+            accuracies.append(np.where(images > 0, correct * 100 / np.maximum(images, 1), np.nan))
+        return accuracies
 
 
 METRICS: Registry[Callable[[History], Any]] = Registry("metric")
@@ -139,6 +154,36 @@ def task_avg(history: History) -> float:
     return _mean(task_curve(history))
 
 
+@METRICS.register("class_curve")
+def class_curve(history: History) -> list[float]:
+    """After each task, the mean of the accuracies on each class. A class counts the same however often it is tested."""
+    return [float(np.nanmean(accuracies)) for accuracies in history.by_class]
+
+
+@METRICS.register("class_avg")
+def class_avg(history: History) -> float:
+    """Mean of class_curve."""
+    return _mean(class_curve(history))
+
+
+@METRICS.register("many_shot")
+def many_shot(history: History) -> float | None:
+    """Mean over the classes of more than 100 training images, after the last task; None if there is none."""
+    return _of_shots(history, 101, None)
+
+
+@METRICS.register("medium_shot")
+def medium_shot(history: History) -> float | None:
+    """Mean over the classes of 20 to 100 training images, after the last task; None if there is none."""
+    return _of_shots(history, 20, 100)
+
+
+@METRICS.register("few_shot")
+def few_shot(history: History) -> float | None:
+    """Mean over the classes of fewer than 20 training images, after the last task; None if there is none."""
+    return _of_shots(history, 0, 19)
+
+
 @METRICS.register("forgetting")
 def forgetting(history: History) -> float | None:
     """How far accuracy on earlier tasks has fallen from its best.
@@ -160,6 +205,37 @@ def backward_transfer(history: History) -> float | None:
     *_, final = history.matrix
     changes = [final[task] - history.matrix[task][task] for task in range(len(final) - 1)]
     return _mean(changes) if changes else None
+
+
+CURVES = {
+    "avg": "curve",
+    "last": "curve",
+    "task_avg": "task_curve",
+    "class_avg": "class_curve",
+    "top5_avg": "top5",
+}
+"""The metrics that sum up another, which has a value after each task."""
+
+
+def require_figure(name: str) -> str:
+    """The name of a metric that gives one number, by which methods can be compared."""
+    metric = METRICS[name]
+    history = History([TaskPrediction(np.zeros(1, dtype=np.int64), np.zeros((1, 1), dtype=np.int64))], [1], [1])
+    value = None
+    with suppress(Exception):  # A metric of others may need more; what is wrong with it is told when it measures a run.
+        value = metric(history)
+    if isinstance(value, list | tuple | np.ndarray):
+        raise UserError(f"metric '{name}' gives a list, not one number to compare by; choose another, such as 'avg'")
+    return name
+
+
+def _of_shots(history: History, least: int, most: int | None) -> float | None:
+    """After the last task: the mean accuracy over the classes with so many training images."""
+    if history.images is None:
+        return None
+    images, accuracies = np.asarray(history.images), history.by_class[-1]
+    chosen = (images >= least) & (images <= (images.max() if most is None else most)) & ~np.isnan(accuracies)
+    return float(accuracies[chosen].mean()) if chosen.any() else None
 
 
 def _by_task(correct: npt.NDArray[np.bool_], labels: Int64, sizes: Sequence[int]) -> list[float]:

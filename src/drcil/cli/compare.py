@@ -59,16 +59,20 @@ def compare(
             callback=usable,
         ),
     ] = None,
+    metric: options.Metric = None,
     listener: options.Listener = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on a stream. Finished runs are reused; interrupted runs resume."""
+    from ..metrics import require_figure
     from ..report.board import board
     from ..report.comparison import comparison_table, summarise
+    from ..report.figures import Shown
     from ..runs.begin import RUNS
     from ..runs.plan import require_tasks
+    from ..runs.result import leading_metric
     from ..suites.compare import carry_out, start_run
     from ..suites.entries import at_hand, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
@@ -76,6 +80,7 @@ def compare(
     from .training import load
 
     require_once(methods)
+    shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
     first = [
         options.chosen_settings(
             method=method,
@@ -127,7 +132,7 @@ def compare(
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to continue") from None
         summaries = summarise(
-            [entry.outcome(method) for method in methods for entry in entries if method in entry.readings]
+            [entry.outcome(method) for method in methods for entry in entries if method in entry.readings], shown
         )
         answer = write_folder(place, question, summaries)
     if json:

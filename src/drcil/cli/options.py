@@ -103,6 +103,14 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.", rich_help_panel=SHOWN)
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result.", rich_help_panel=SHOWN)]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="Metric to lead with; see 'drcil list metrics'.",
+        show_default="avg; task_avg on long-tailed streams",
+        rich_help_panel=SHOWN,
+    ),
+]
 Listener = Annotated[
     list[str] | None, typer.Option(help="See 'drcil list listeners'; repeatable.", rich_help_panel=SHOWN)
 ]

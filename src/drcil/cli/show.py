@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .checks import usable
-from .options import Plugin
+from .options import Metric, Plugin
 from .output import console, print_json
 from .words import require_printed
 
@@ -16,16 +16,18 @@ from .words import require_printed
 def show(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.", callback=usable)],
     readout: Annotated[str | None, typer.Option(help="Readout to show first.", show_default="the run's")] = None,
+    metric: Metric = None,
     plugin: Plugin = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Show the figures of a run, finished or not."""
     from ..report.tables import summary_table, task_table, title
-    from ..runs.result import led_by
+    from ..runs.result import led_by, measured_by
     from ..runs.run import Run
 
     run = Run.read(directory)
     result = run.result() if readout is None else led_by(run.result(), readout)
+    result = measured_by(result, metric)
     if json:
         print_json(result)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
 from statistics import fmean, stdev
@@ -14,9 +14,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-FIGURES = {"avg": 2, "last": 2, "forgetting": 2, "parameters": 0, "seconds": 0}
-"""What is compared, as ``result.json`` names it, and the decimals that are shown; where there are none, no error is."""
-_TITLES = {"avg": "Avg", "last": "Last"}
+from .figures import PLAIN, SHOTS, TITLES, Shown, figure_of
+
+_COUNTS = ("parameters", "seconds")
+"""What is compared beside metrics: whole numbers, shown without an error."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,13 @@ class Summary:
     readout: str | None
     """The one whose figures these are; None where no seed was finished."""
     figures: dict[str, Figure | None]
+    """By the names of metrics, first the one that leads."""
     curve: list[Figure]
+    """The leading metric after each task, or accuracy."""
     seen: list[int]
     """Classes seen at each point of the curve."""
     outcomes: list[Outcome]
+    shown: Shown = PLAIN
 
     @property
     def note(self) -> str:
@@ -71,30 +75,35 @@ def figure(values: Sequence[float]) -> Figure:
     return Figure(fmean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None)
 
 
-def summarise(outcomes: Sequence[Outcome]) -> list[Summary]:
+def summarise(outcomes: Sequence[Outcome], shown: Shown = PLAIN) -> list[Summary]:
     """A summary for every method, in the order in which they come."""
     methods = dict.fromkeys(outcome.method for outcome in outcomes)
-    return [_summary(name, [outcome for outcome in outcomes if outcome.method == name]) for name in methods]
+    return [_summary(name, [outcome for outcome in outcomes if outcome.method == name], shown) for name in methods]
 
 
-def _summary(method: str, outcomes: list[Outcome]) -> Summary:
+def _summary(method: str, outcomes: list[Outcome], shown: Shown) -> Summary:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     figures: dict[str, Figure | None] = {}
-    for name in FIGURES:
-        values = [result[name] for result in results if result[name] is not None]
+    for name in (*shown.names, *_COUNTS):
+        values = [value for result in results if (value := figure_of(result, name)) is not None]
         figures[name] = figure(values) if values else None
-    curve = [figure(values) for values in zip(*(result["curve"] for result in results), strict=True)]
+    curve = [figure(values) for values in zip(*(figure_of(result, shown.curve) for result in results), strict=True)]
     sizes = results[0]["tasks"][: len(curve)] if results else []
     seen = [sum(sizes[:number]) for number in range(1, len(curve) + 1)]
-    return Summary(method, results[0]["readout"] if results else None, figures, curve, seen, outcomes)
+    return Summary(method, results[0]["readout"] if results else None, figures, curve, seen, outcomes, shown)
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """For a terminal of 80 columns, where sentences have no room: notes are the reader's own business."""
-    header, *rows = _cells(summaries)
+    # Where the shots are shown there is no room for all.
+    hidden = ("forgetting", *_COUNTS) if summaries[0].shown.long_tailed else ()
+    header, *rows = _cells(summaries, hidden)
     table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     for name in header:
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name != "method")
+        if name == "method":
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -113,13 +122,14 @@ def markdown(summaries: Sequence[Summary]) -> str:
 
 def summary_csv(summaries: Sequence[Summary]) -> str:
     """A row per method: means and errors."""
-    columns = [column for name in FIGURES for column in (name, f"{name}_error")]
+    names = list(summaries[0].figures)
+    columns = [column for name in names for column in (name, f"{name}_error")]
     rows = [
         [
             summary.method,
             summary.readout,
             sum(outcome.result is not None for outcome in summary.outcomes),
-            *(value for name in FIGURES for value in _numbers(summary.figures[name])),
+            *(value for name in names for value in _numbers(summary.figures[name])),
             summary.note,
         ]
         for summary in summaries
@@ -130,12 +140,13 @@ def summary_csv(summaries: Sequence[Summary]) -> str:
 def runs_csv(summaries: Sequence[Summary]) -> str:
     """A row per method and seed; the curve's points are the last columns, named by the classes seen."""
     seen = max((summary.seen for summary in summaries), key=len)
-    rows: list[list[Any]] = [["method", "seed", "readout", *FIGURES, "directory", "failure", *seen]]
+    names, curve = list(summaries[0].figures), summaries[0].shown.curve
+    rows: list[list[Any]] = [["method", "seed", "readout", *names, "directory", "failure", *seen]]
     for outcome in (outcome for summary in summaries for outcome in summary.outcomes):
-        own = outcome.result or {"readout": None, "curve": [], **dict.fromkeys(FIGURES)}
-        figures = [own[name] for name in FIGURES]
-        row = [outcome.method, outcome.seed, own["readout"], *figures, outcome.directory, outcome.failure]
-        rows.append([*row, *own["curve"]])
+        own = outcome.result
+        figures = [own and figure_of(own, name) for name in names]
+        row = [outcome.method, outcome.seed, own and own["readout"], *figures, outcome.directory, outcome.failure]
+        rows.append([*row, *(figure_of(own, curve) if own else [])])
     return _csv(rows)
 
 
@@ -153,7 +164,8 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
                     "seed": outcome.seed,
                     "directory": outcome.directory,
                     "failure": outcome.failure,
-                    **{name: outcome.result and outcome.result[name] for name in (*FIGURES, "curve")},
+                    **{name: outcome.result and figure_of(outcome.result, name) for name in summary.figures},
+                    "curve": outcome.result and figure_of(outcome.result, summary.shown.curve),
                 }
                 for outcome in summary.outcomes
             ],
@@ -162,21 +174,24 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(summaries: Sequence[Summary]) -> list[list[str]]:
+def _cells(summaries: Sequence[Summary], hidden: Collection[str] = ()) -> list[list[str]]:
     """The table as text, header first. A readout is added where it is not simply the classifier and not named."""
-    rows = [["method", *(_TITLES.get(name, name) for name in FIGURES)]]
+    names = [name for name in summaries[0].figures if name not in hidden]
+    rows = [["method", *(TITLES.get(name, name) for name in names)]]
     for summary in summaries:
         told = ":" in summary.method or summary.readout in (None, "classifier")
         readout = "" if told else f", {summary.readout}"
-        figures = [_shown(summary.figures[name], decimals) for name, decimals in FIGURES.items()]
+        figures = [_shown(name, summary.figures[name]) for name in names]
         rows.append([summary.method + readout, *figures])
     return rows
 
 
-def _shown(own: Figure | None, decimals: int) -> str:
+def _shown(name: str, own: Figure | None) -> str:
+    """With an error, but for whole numbers and for the shots, of which there are many."""
     if own is None:
         return "–"
-    error = "" if own.error is None or not decimals else f" ±{own.error:.{decimals}f}"
+    decimals = 0 if name in _COUNTS else 2
+    error = "" if own.error is None or name in (*_COUNTS, *SHOTS) else f" ±{own.error:.{decimals}f}"
     return f"{own.mean:,.{decimals}f}{error}"
 
 

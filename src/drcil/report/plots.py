@@ -16,11 +16,12 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..disk import write_bytes
 from .comparison import Summary
+from .figures import PLAIN, Shown, shown_of
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; yellow is left out, it is too light for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = "osD^vPX"
-_INK, _GRID = "#333333", "#e3e3e3"
+INK, _GRID = "#333333", "#e3e3e3"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Line:
     label: str
     seen: list[int]
     accuracy: list[float]
-    average: float
+    average: float | None
+    """The leading metric, of which a result may have none."""
     leads: bool
     error: list[float] | None = None
     """Standard error of each point of a mean."""
@@ -38,37 +40,38 @@ class Line:
 
 def plot_curve(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Accuracy after each task against the classes seen: a line for every readout of every run."""
-    lines = curves(results)
+    lines, shown = curves(results), shown_of(results[0])
     figure, axes = _axes((7.2, 4.4), ", ".join(dict.fromkeys(result["stream"] for result in results)))
     for index, line in enumerate(lines):
-        _draw(axes, line, f"{line.label}  ({_average(line, lines)})", index)
-    _dress(axes, lines)
+        _draw(axes, line, f"{line.label}  ({_average(line, lines, shown)})", index)
+    _dress(axes, lines, shown)
     # Curves fall from the upper left, so the lower left is where there is room.
-    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", labelcolor=_INK, fontsize=9)
-    _write(figure, path)
+    axes.legend(loc="lower left", frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK, fontsize=9)
+    write_figure(figure, path)
 
 
 def plot_comparison(summaries: Sequence[Summary], title: str, path: Path) -> None:
     """The mean curve of every method that finished a run, with a band of one standard error to either side."""
-    lines = mean_curves(summaries)
+    lines, shown = mean_curves(summaries), summaries[0].shown
     figure, axes = _axes((9.0, max(4.8, 0.9 + 0.21 * len(lines))), title)
     for index, line in enumerate(lines):
-        _draw(axes, line, f"{line.label}  ({_average(line, lines)})", index)
-    _dress(axes, lines)
+        _draw(axes, line, f"{line.label}  ({_average(line, lines, shown)})", index)
+    _dress(axes, lines, shown)
     # Beside the curves, where there is room for many names.
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=_INK, fontsize=9)
-    _write(figure, path)
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, labelcolor=INK, fontsize=9)
+    write_figure(figure, path)
 
 
 def mean_curves(summaries: Sequence[Summary]) -> list[Line]:
     """A line for every method that has a curve. Which ends highest comes first, so that neighbours differ in colour."""
     lines = []
     for summary in summaries:
-        average = summary.figures["avg"]
-        if average is not None:
+        leading = summary.figures[summary.shown.metric]
+        average = None if leading is None else leading.mean
+        if summary.curve:
             errors = [point.error for point in summary.curve if point.error is not None]
             accuracy = [point.mean for point in summary.curve]
-            lines.append(Line(summary.method, summary.seen, accuracy, average.mean, True, errors or None))
+            lines.append(Line(summary.method, summary.seen, accuracy, average, True, errors or None))
     return sorted(lines, key=lambda line: -line.accuracy[-1])
 
 
@@ -80,16 +83,17 @@ def curves(results: Sequence[dict[str, Any]]) -> list[Line]:
         name = result["method"] + (f", seed {result['seed']}" if runs[result["method"]] > 1 else "")
         for readout, figures in result["readouts"].items():
             label = f"{name}, {readout}" if len(result["readouts"]) > 1 else name
-            accuracy = figures["curve"]
+            shown = shown_of(result)
+            accuracy = figures[shown.curve]
             seen = list(accumulate(result["tasks"]))[: len(accuracy)]
-            lines.append(Line(label, seen, accuracy, figures["avg"], readout == result["readout"]))
+            lines.append(Line(label, seen, accuracy, figures[shown.metric], readout == result["readout"]))
     return lines
 
 
-def _average(line: Line, lines: Sequence[Line]) -> str:
-    """A line's average; where lines end at different tasks averages do not compare, so it says over how many it is."""
+def _average(line: Line, lines: Sequence[Line], shown: Shown) -> str:
+    """A line's leading metric; where lines end at different tasks it does not compare, and says over how many it is."""
     over = "" if len({len(each.accuracy) for each in lines}) == 1 else f" of {len(line.accuracy)} tasks"
-    return f"avg{over} {line.average:.2f} %"
+    return f"{shown.title}{over} " + ("–" if line.average is None else f"{line.average:.2f} %")
 
 
 def _axes(size: tuple[float, float], title: str) -> tuple[Figure, Axes]:
@@ -101,13 +105,13 @@ def _axes(size: tuple[float, float], title: str) -> tuple[Figure, Axes]:
 
 def _draw(axes: Axes, line: Line, label: str, index: int) -> None:
     """One line; colours come round after seven lines, with another marker."""
-    colour = _COLOURS[index % len(_COLOURS)]
+    colour = COLOURS[index % len(COLOURS)]
     axes.plot(
         line.seen,
         line.accuracy,
         label=label,
         color=colour,
-        marker=_MARKERS[index // len(_COLOURS) % len(_MARKERS)],
+        marker=_MARKERS[index // len(COLOURS) % len(_MARKERS)],
         markersize=5,
         linewidth=2.0 if line.leads else 1.4,
         linestyle="-" if line.leads else (0, (4, 2)),
@@ -120,19 +124,19 @@ def _draw(axes: Axes, line: Line, label: str, index: int) -> None:
         axes.fill_between(line.seen, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _write(figure: Figure, path: Path) -> None:
+def write_figure(figure: Figure, path: Path) -> None:
     image = io.BytesIO()
     figure.savefig(image, format="png")
     write_bytes(path, image.getvalue())
 
 
-def _dress(axes: Axes, lines: Sequence[Line]) -> None:
+def _dress(axes: Axes, lines: Sequence[Line], shown: Shown = PLAIN) -> None:
     """Scale, labels, and no ink that says nothing."""
     lowest = min(value for line in lines for value in line.accuracy)
     bottom = max(0.0, 10 * ((lowest - 5) // 10))
     axes.set_ylim(bottom, 100)
-    axes.set_xlabel("classes seen", color=_INK)
-    axes.set_ylabel("accuracy on all classes seen", color=_INK)
+    axes.set_xlabel("classes seen", color=INK)
+    axes.set_ylabel(shown.axis, color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     ticks = sorted({seen for line in lines for seen in line.seen})
@@ -142,7 +146,7 @@ def _dress(axes: Axes, lines: Sequence[Line]) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     axes.grid(color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, colors=_INK)
+    axes.tick_params(length=0, colors=INK)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color("#bbbbbb")

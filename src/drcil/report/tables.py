@@ -11,6 +11,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from .figures import TITLES, figure_of, shown_of
+
 _WIDTH = 8
 
 
@@ -47,18 +49,23 @@ def task_line(result: dict[str, Any], number: int) -> str:
 
 
 def _measured(result: dict[str, Any]) -> list[str]:
-    """What is measured after every task: each readout on the test images, and the leading one on held-out images."""
-    names = list(_readouts(result)) if len(result["readouts"]) > 1 else ["accuracy"]
+    """What is measured after every task: each readout, and the leading one by accuracy and on held-out images."""
+    step = shown_of(result).step
+    names = list(_readouts(result)) if len(result["readouts"]) > 1 else [step]
+    names += [] if step == "accuracy" else ["accuracy"]
     return [*names, "validation"] if any("validation" in task for task in result["per_task"]) else names
 
 
 def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, str], float]:
     """After this task: the classes seen, what was measured, and the leading readout's average so far."""
-    accuracies = [figures["curve"][number - 1] for figures in _readouts(result).values()]
+    curve = shown_of(result).curve
+    accuracies = [figures[curve][number - 1] for figures in _readouts(result).values()]
+    accuracies += [] if curve == "curve" else [result["curve"][number - 1]]
     accuracies.append(result["per_task"][number - 1].get("validation"))
     shown = ["–" if accuracy is None else f"{accuracy:.2f}" for accuracy in accuracies]
     measured = dict(zip(_measured(result), shown, strict=False))
-    return list(accumulate(result["tasks"]))[number - 1], measured, fmean(result["curve"][:number])
+    seen, average = list(accumulate(result["tasks"]))[number - 1], fmean(figure_of(result, curve)[:number])
+    return seen, measured, average
 
 
 def _readouts(result: dict[str, Any]) -> dict[str, Any]:
@@ -70,12 +77,13 @@ def summary_table(result: dict[str, Any]) -> Table:
     """The figures that papers report, for every readout."""
     several = len(result["readouts"]) > 1
     table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
-    for name in (*(["readout"] if several else []), "Avg", "Last", "forgetting", "seconds"):
+    names = shown_of(result).names
+    titles = [TITLES.get(name, name) for name in names]
+    for name in (*(["readout"] if several else []), *titles, "seconds"):
         table.add_column(name, justify="left" if name == "readout" else "right", no_wrap=True)
-    for name, figures in _readouts(result).items():
-        lost = figures["forgetting"]
-        row = [f"{figures['avg']:.2f}", f"{figures['last']:.2f}", "–" if lost is None else f"{lost:.2f}"]
-        table.add_row(*([name] if several else []), *row, f"{result['seconds']:.1f}")
+    for readout, figures in _readouts(result).items():
+        row = ["–" if figures[name] is None else f"{figures[name]:.2f}" for name in names]
+        table.add_row(*([readout] if several else []), *row, f"{result['seconds']:.1f}")
     return table
 
 

@@ -31,6 +31,8 @@ class TaskFigures(BaseModel):
     number: int = Field(ge=1)
     classes: list[str]
     new_images: int = Field(ge=0)
+    class_images: list[int] | None = None
+    """Of which so many are of each new class; None: a run of before this was kept."""
     memory_images: int = Field(ge=0)
     readouts: dict[str, dict[str, float | None]]
     seconds: float = Field(ge=0)
@@ -105,7 +107,17 @@ def history(tasks: Sequence[FinishedTask], predictions: Sequence[Mapping[str, An
         except KeyError as error:
             raise UserError(f"{task.directory / PREDICTIONS} does not fit {STATE}: {error} is missing") from None
     try:
-        return History(records, tasks[-1].model.tasks)
+        return History(records, tasks[-1].model.tasks, _images(tasks))
     except ValueError as error:
         place = os.path.commonpath([task.directory for task in tasks])
         raise UserError(f"the predictions in {place} do not fit its models: {error}") from None
+
+
+def _images(tasks: Sequence[FinishedTask]) -> list[int] | None:
+    """How many images each class was trained with when it was new; None where a task does not say."""
+    images: list[int] = []
+    for task in tasks:
+        if task.record.task.class_images is None:
+            return None
+        images += task.record.task.class_images
+    return images

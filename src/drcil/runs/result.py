@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import unknown
+from ..metrics import METRICS, require_figure
+from ..streams.protocols import parse_stream
 from .record import FinishedTask
 from .settings import RunSettings
 
@@ -14,6 +16,16 @@ MADE_FROM = "made_from"
 
 _LEADING = ("curve", "avg", "last", "forgetting", "matrix", "top5", "parameters")
 """The figures of a readout that stand at the top level if it leads."""
+
+
+def leading_metric(stream: str) -> str:
+    """The metric by which methods are compared on a stream, unless another is asked for."""
+    return "avg" if parse_stream(stream).tail is None else "task_avg"
+
+
+def has_metrics(result: dict[str, Any]) -> bool:
+    """Whether the result has all metrics that are known now."""
+    return "metric" in result and all(set(METRICS) <= set(figures) for figures in result["readouts"].values())
 
 
 def make_result(
@@ -47,6 +59,7 @@ def make_result(
         "classes": list(model.classes),
         "tasks": list(model.tasks),
         "complete": len(tasks) >= min(settings.tasks or record.stream_tasks, record.stream_tasks),
+        "metric": leading_metric(settings.stream),
         "readout": None,
         **dict.fromkeys(_LEADING),
         "readouts": figures,
@@ -76,3 +89,8 @@ def led_by(result: dict[str, Any], readout: str | None) -> dict[str, Any]:
             for accuracy, top5, row, extra, task in measured
         ],
     }
+
+
+def measured_by(result: dict[str, Any], metric: str | None) -> dict[str, Any]:
+    """The same result, shown by this metric first (None: as it is)."""
+    return result if metric is None else {**result, "metric": require_figure(metric)}

@@ -49,7 +49,7 @@ from .record import (
     history,
     task_directories,
 )
-from .result import MADE_FROM, make_result
+from .result import MADE_FROM, has_metrics, make_result
 from .settings import CONFIG, FORMAT, RunSettings, checked
 
 RESULT, EVENTS = "result.json", "events.jsonl"
@@ -186,6 +186,7 @@ class Run:
                 number=number,
                 classes=list(task.classes),
                 new_images=len(task.new),
+                class_images=task.new.counts(task.total)[task.old :].tolist(),
                 memory_images=len(learner.memory.rows),
                 readouts=_figures_by_readout(learner, stream, number),
                 seconds=round(learning + time.monotonic() - started, 3),
@@ -222,7 +223,8 @@ class Run:
         if done:
             with suppress(UserError):
                 kept = read_sealed(self.directory / RESULT)
-                if kept.pop(MADE_FROM, None) == self._made_from(checksum(read_state(done[-1]))):
+                made_from = kept.pop(MADE_FROM, None)
+                if made_from == self._made_from(checksum(read_state(done[-1]))) and has_metrics(kept):
                     return kept
         return None
 

@@ -48,7 +48,7 @@ def open_folder(place: Path, question: dict[str, Any]) -> Iterator[None]:
 
 def write_folder(place: Path, question: dict[str, Any], summaries: Sequence[Summary]) -> dict[str, Any]:
     """Write all that came of it; the same as one object."""
-    answer = {"question": question, "methods": as_json(summaries)}
+    answer = {"question": question, "metric": summaries[0].shown.metric, "methods": as_json(summaries)}
     write_json(place / COMPARISON, answer)
     for name, text in (
         (TABLE, markdown(summaries)),

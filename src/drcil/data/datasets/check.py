@@ -24,6 +24,7 @@ class Report:
 
     facts: tuple[str, ...]
     problems: tuple[str, ...]
+    dataset: Dataset
 
 
 def check_dataset(
@@ -41,7 +42,7 @@ def check_dataset(
             bad = damaged(source.files, thorough=True, progress=progress)
             problems += [f"{source.files.path(row)}: {why}" for row, why in sorted(bad.items())]
         looked.append(source)
-    return Report(tuple(facts), tuple(problems))
+    return Report(tuple(facts), tuple(problems), dataset)
 
 
 def _summary(split: str, images: ImageSet, classes: int) -> str:
