@@ -1,0 +1,116 @@
+"""Long-tailed streams from beginning to end: run, stopped and resumed, shown, evaluated and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drcil.cli import main
+from drcil.runs.begin import begin_run
+from drcil.runs.plan import plan_run
+from drcil.runs.run import Run
+from drcil.runs.settings import make_settings
+from drcil.streams.stream import make_stream
+from drcil.train.events import Event, StepDone
+from test_resume import assert_same, outcome
+
+STREAM = "digits-lt-shuffled-b4-3"
+OPTIONS = ["--tasks", "2", "--epochs-scale", "0.02", "--device", "cpu", "--threads", "1"]
+ENGINE = {"device": "cpu", "snapshot_seconds": 0}
+TABLE_3 = ["eeil", "lucir", "podnet", "eeil+two-stage", "lucir+two-stage", "podnet+two-stage", "maf", "mafdrc"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which ``drcil run`` has left a run."""
+    place = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(["run", "replay", STREAM, *OPTIONS, "--quiet"]) == 0
+    return place
+
+
+@pytest.fixture
+def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(home)
+    return Path("runs") / f"replay-{STREAM}-seed0"
+
+
+def test_a_run_keeps_the_images_of_each_class_and_leads_with_the_mean_over_tasks(run: Path) -> None:
+    result = Run.read(run).result()
+    counts = make_stream(STREAM).counts().tolist()
+    assert [task["class_images"] for task in result["per_task"]] == [counts[:4], counts[4:6]]
+    assert (result["metric"], result["settings"]["memory"]) == ("task_avg", "20/class")
+    figures = result["readouts"]["classifier"]
+    assert figures["task_curve"][-1] == pytest.approx(sum(figures["matrix"][-1]) / 2)
+    for shots, several in (("many_shot", range(101, 1000)), ("medium_shot", range(20, 101)), ("few_shot", range(20))):
+        assert (figures[shots] is None) == (not any(count in several for count in counts[:6]))
+
+
+def test_it_is_shown_by_both_metrics_or_by_another(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("task mean", "accuracy", "task avg", "Avg", "many", "few"))
+    assert main(["show", str(run), "--metric", "avg"]) == 0
+    assert "task mean" not in capsys.readouterr().out
+    assert main(["show", str(run), "--metric", "class_avg", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metric"] == "class_avg"
+
+
+def test_it_is_evaluated_on_its_stream(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), STREAM, "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["accuracy"] == pytest.approx(Run.read(run).result()["last"], abs=0.01)
+    assert found["total"] == len(make_stream(STREAM)[1].test)
+
+
+@pytest.mark.parametrize(("options", "lead"), [([], "task avg"), (["--metric", "few_shot"], "few")])
+def test_it_is_compared_by_the_metric_that_leads(
+    run: Path, options: list[str], lead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "replay", STREAM, *OPTIONS, *options]) == 0
+    assert "reused from" in capsys.readouterr().out
+    table = (Path("comparisons") / STREAM / "table.md").read_text()
+    assert table.splitlines()[0].split(" | ")[1] == lead
+    assert {"task avg", "Avg", "many"} <= set(table.splitlines()[0].split(" | "))
+    answer = json.loads((Path("comparisons") / STREAM / "comparison.json").read_text())
+    assert answer["metric"] == (options[1] if options else "task_avg")
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"), [("tail", "unknown metric 'tail'"), ("curve", "metric 'curve' gives a list, not one number")]
+)
+@pytest.mark.parametrize("verb", ["compare", "show"])
+def test_a_metric_that_cannot_lead_is_told(
+    verb: str, metric: str, told: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["replay", STREAM, *OPTIONS, "--out", "nowhere"] if verb == "compare" else [str(run)]
+    assert main([verb, *arguments, "--metric", metric]) == 2
+    assert told in capsys.readouterr().err
+    assert not Path("nowhere").exists()
+
+
+def test_stopped_anywhere_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    settings = make_settings(method="icarl", stream=STREAM, tasks=2, epochs_scale=0.02, validation=0.1, engine=ENGINE)
+    whole, stopped = (begin_run(settings, tmp_path / name) for name in ("whole", "stopped"))
+    whole.go()
+
+    def stop(event: Event) -> None:
+        if isinstance(event, StepDone) and event.task == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped.go(listener=stop)
+    Run.open(tmp_path / "stopped").go()
+    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
+
+
+@pytest.mark.parametrize("method", TABLE_3)
+def test_the_methods_of_the_published_table_learn_such_a_stream(method: str, tmp_path: Path) -> None:
+    settings = make_settings(method=method, stream=STREAM, tasks=2, epochs_scale=0.01, engine={"device": "cpu"})
+    plan = plan_run(settings)
+    assert all(plan.work), "every stage was rehearsed"
+    result = begin_run(settings, tmp_path / "run", plan).go(plan)
+    assert result["complete"] and len(result["readouts"][result["readout"]]["task_curve"]) == 2
