@@ -33,6 +33,7 @@ BASES: dict[str, list[str]] = {
     "import": ["import", "nothing", "--out", "o"],
     "list": ["list", "methods"],
     "data check": ["data", "check", "digits"],
+    "data imbalance": ["data", "imbalance", "digits-b0-5"],
     "data fetch": ["data", "fetch", "digits"],
 }
 """A command of each verb, to which an option is added that it must refuse."""
