@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 import by_hand
@@ -19,11 +20,13 @@ from drcil.heads.scaled import ScaledHead, Scales
 from drcil.keys import randomness
 from drcil.learner import Learner
 from drcil.methods import METHODS, method
-from drcil.methods.parts import NearestMean
+from drcil.methods.parts import NearestMean, PartForm
 from drcil.methods.replay import Replay
 from drcil.methods.resolve import resolve_settings
-from drcil.methods.two_stage import STAGE, SecondStage, TwoStage
+from drcil.methods.spec import entries_of
+from drcil.methods.two_stage import STAGE, ScalesPart, SecondStage, TwoStage
 from drcil.nets.output import Output, Readout
+from drcil.plugins import needed_plugins
 from drcil.streams.samplers import class_balanced
 from recording import Seen, recorded
 from scene import ALL, BOTH, GIVEN, LABELS, OLD, Scene, answer, check_terms, few, two_tasks
@@ -226,6 +229,7 @@ def test_a_method_from_elsewhere_that_reads_no_logits_is_told_so(monkeypatch: py
 
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS.items()))
     method("halves", paper="none", year=2026, recipe="replay")(Halves)
+    assert needed_plugins(*entries_of("halves+two-stage")) == (__name__,)
     learner = Learner("halves+two-stage", epochs_scale=0.01, device="cpu")
     learner.learn(few(drcil.stream("digits-4/2")[0]))
     with pytest.raises(UserError, match="readout 'classifier' does not read those"):
@@ -243,3 +247,14 @@ def test_bad_settings_are_told_in_a_sentence(capsys: pytest.CaptureFixture[str])
         assert main(["run", *arguments, "digits-b0-5"]) == 2
         error = capsys.readouterr().err
         assert told in error and len(error.strip().splitlines()) <= 2
+
+
+def test_scales_that_do_not_fit_are_refused(eeil: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eeil.learner.method.parts, "scales", ScalesPart(ALL - 1))
+    with pytest.raises(UserError, match=f"there are scales for {ALL - 1} classes, but the net has {ALL}"):
+        eeil.learner.method.readouts()
+    form: TypeAdapter[PartForm] = TypeAdapter(PartForm)
+    assert form.validate_python(ScalesPart(3).describe())
+    for wrong in ({"classes": -1}, {"classes": "many"}, {"classes": 3, "colour": "red"}, {}):
+        with pytest.raises(ValidationError):
+            form.validate_python({"part": "scales", **wrong})

@@ -48,6 +48,11 @@ class NearestMeanForm(Form):
     shape: tuple[Count, Count]
 
 
+class ScalesForm(Form):
+    part: Literal["scales"]
+    classes: Count
+
+
 class OtherForm(Form):
     """A part that drcil does not know; who registered it checks the rest."""
 
@@ -58,7 +63,7 @@ class OtherForm(Form):
 
 def _form(description: Any) -> str:
     kind = description.get("part") if isinstance(description, dict) else getattr(description, "part", None)
-    return kind if kind in ("net", "expanded", "number", "nearest-mean") else "other"
+    return kind if kind in ("net", "expanded", "number", "nearest-mean", "scales") else "other"
 
 
 PartForm = Annotated[
@@ -66,6 +71,7 @@ PartForm = Annotated[
     | Annotated[ExpandedForm, Tag("expanded")]
     | Annotated[NumberForm, Tag("number")]
     | Annotated[NearestMeanForm, Tag("nearest-mean")]
+    | Annotated[ScalesForm, Tag("scales")]
     | Annotated[OtherForm, Tag("other")],
     Discriminator(_form),
 ]

@@ -102,6 +102,14 @@ class MethodTable(Registry[MethodSpec]):
 METHODS = MethodTable("method", "drcil.methods")
 
 
+def entries_of(name: str) -> list[tuple[Registry[Any], str]]:
+    """Where the parts of a method's name are registered: the method, and the add-ons that are for all methods."""
+    if name in METHODS:
+        return [(METHODS, name)]
+    base, *addons = name.split("+")
+    return [(METHODS, base), *((ADDONS, addon) for addon in addons)]
+
+
 M = TypeVar("M", bound=type[Method])
 
 

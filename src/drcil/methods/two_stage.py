@@ -128,8 +128,10 @@ class TwoStage(Method):
 
     def _scaled(self) -> Net:
         """The net with its scales: tensors are shared, so that training one is training the other."""
-        scales = self.parts["scales"]
+        scales, classes = self.parts["scales"], self.net.head.classes
         assert isinstance(scales, ScalesPart)
+        if len(scales.values) != classes:
+            raise UserError(f"there are scales for {len(scales.values)} classes, but the net has {classes}")
         return Net(self.net.backbone, ScaledHead(self.net.head, scales))
 
 

@@ -21,6 +21,7 @@ from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
 from ..methods.parts import PARTS, NearestMean
+from ..methods.spec import entries_of
 from ..nets.description import ExpandedForm, NetForm
 from ..nets.features import BACKBONES
 from ..nets.net import Net
@@ -170,7 +171,7 @@ def _plugins(model: Model, parts: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     """The plugins that the method, its backbone, its parts and their heads come from."""
     heads = [part["head"]["name"] for part in parts.values() if "name" in part.get("head", ())]
     return needed_plugins(
-        (METHODS, model.name),
+        *entries_of(model.name),
         (BACKBONES, model.method.architecture.backbone),
         *((PARTS, part["part"]) for part in parts.values()),
         *((HEADS, head) for head in heads),

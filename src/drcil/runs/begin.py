@@ -11,7 +11,7 @@ from ..data.datasets.dataset import DATASETS
 from ..disk import leftovers, write_json
 from ..errors import UserError
 from ..heads.base import HEADS
-from ..methods import METHODS
+from ..methods.spec import entries_of
 from ..nets.features import BACKBONES
 from ..plugins import named_plugins, needed_plugins
 from ..streams.protocols import parse_stream
@@ -59,7 +59,7 @@ def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:
     """The plugins that a run cannot do without, as far as names tell."""
     model = fresh_model(own, stream)
     return needed_plugins(
-        (METHODS, own.method),
+        *entries_of(own.method),
         (DATASETS, parse_stream(own.stream).dataset.partition(":")[0]),
         (AUGMENTS, model.augmentation),
         (BACKBONES, model.method.architecture.backbone),
