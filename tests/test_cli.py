@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -253,8 +254,14 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_run_tells_how_to_go_on_and_ends_like_one_that_was_not(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    # Whoever started the tests may have signals ignored, as nohup and background jobs do.
+    signals_as_usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    request.addfinalizer(functools.partial(signal.signal, number, signal.signal(number, signals_as_usual)))
     assert main([*TINY, "--json", "--quiet"]) == 0
     whole = json.loads(capsys.readouterr().out)
 

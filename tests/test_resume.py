@@ -307,6 +307,7 @@ def test_loading_workers_make_no_difference(photographs: Path, tmp_path: Path) -
             tmp_path / f"workers{workers}",
             "icarl",
             stream=f"folder:{photographs}-b0-2",
+            tasks=2,
             image_size=16,
             backbone="resnet-digits",
             memory="8",
@@ -324,7 +325,7 @@ def rename_one(photographs: Path) -> None:
     (photographs / "train" / "class0" / "0.png").rename(photographs / "train" / "class0" / "renamed.png")
 
 
-SMALL = {"image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005}
+SMALL = {"tasks": 2, "image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005}
 
 
 def lose_a_class(photographs: Path) -> None:
@@ -351,7 +352,7 @@ def test_images_cannot_change_halfway(
 
 
 def test_a_damaged_file_is_named_in_one_sentence_also_by_a_worker(photographs: Path, tmp_path: Path) -> None:
-    options = {"image_size": 16, "backbone": "resnet-digits", "epochs_scale": 0.005, "engine": {**ENGINE, "workers": 1}}
+    options = {**SMALL, "engine": {**ENGINE, "workers": 1}}
     run = make_run(tmp_path / "run", "icarl", stream=f"folder:{photographs}-b0-2", memory="8", **options)
 
     def damage(event: Event) -> None:
