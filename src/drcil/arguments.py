@@ -74,8 +74,8 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
     return value
 
 
-def path(name: str, value: Any) -> Path:
-    """A path that the system accepts, whether or not there is something."""
+def path(name: str, value: Any, any_name: bool = False) -> Path:
+    """A path that the system accepts, whether or not there is something; ``any_name``: also one that is not UTF-8."""
     if not isinstance(value, str | os.PathLike):
         raise WrongTypeError(f"{name} must be a path, not {shown(value)}")
     given = os.fspath(value)
@@ -84,7 +84,9 @@ def path(name: str, value: Any) -> Path:
     if not given:
         raise WrongValueError(f"{name} must not be empty")
     try:
-        os.fsencode(given).decode()
+        encoded = os.fsencode(given)
+        if not any_name:
+            encoded.decode()
         os.lstat(given)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass

@@ -41,7 +41,7 @@ def images_from(images: Any, size: int | None = None, channels: int | None = Non
     if isinstance(images, Source):
         return images
     if isinstance(images, str | os.PathLike):
-        path = given_path("the path of images", images)
+        path = given_path("the path of images", images, any_name=True)
         images = [path / name for name in image_names(path)] if os.path.isdir(path) else [path]
     if isinstance(images, Tensor):
         return _from_batch(_channels_last(images), size, channels)
