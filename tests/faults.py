@@ -55,6 +55,10 @@ class _Stop(Exception):
     pass
 
 
+class TooLate(BaseException):
+    """No answer in time; nothing that drcil catches."""
+
+
 def make_all(place: Path) -> None:
     """A finished run, one that was stopped halfway, a model, a comparison, a folder of images and a run on it."""
     tiny = {"epochs_scale": 0.02, "engine": {"device": "cpu", "snapshot_seconds": 0}, "threads": 1}
@@ -107,7 +111,7 @@ def answer(arguments: list[str], limit: int = PATIENCE) -> Answer:
     """What the command line says, in this process; it is interrupted if it takes too long."""
 
     def too_late(number: int, frame: object) -> None:
-        raise TimeoutError(f"no answer after {limit} s: drcil {' '.join(arguments)}")
+        raise TooLate(f"no answer after {limit} s: drcil {' '.join(arguments)}")
 
     out, err, started = io.StringIO(), io.StringIO(), time.monotonic()
     before = signal.signal(signal.SIGALRM, too_late)
@@ -130,6 +134,7 @@ VERBS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
     "run": {
         "show": lambda place: ["show", str(place / "run"), "--json"],
         "evaluate": lambda place: ["evaluate", str(place / "run"), STREAM, "--json"],
+        "tables": lambda place: ["show", str(place / "run")],
     },
     "stopped": {
         "show": lambda place: ["show", str(place / "stopped"), "--json"],
@@ -217,6 +222,11 @@ def _replaced(make: Callable[[Path], object]) -> Callable[[Path, random.Random],
     return damage
 
 
+def _precious(file: Path) -> Path:
+    """The file outside that nobody may write to."""
+    return next(place for place in file.parents if place.name == "copy").parent / "outside" / "precious"
+
+
 def _sparse(file: Path) -> None:
     with open(file, "wb") as stream:
         stream.truncate(2**41)
@@ -231,6 +241,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {
     "missing": _replaced(lambda file: None),
     "empty": _replaced(Path.touch),
     "directory": _replaced(Path.mkdir),
+    "outside": _replaced(lambda file: file.symlink_to(_precious(file))),
     "loop": _replaced(lambda file: file.symlink_to(file)),
     "dangling": _replaced(lambda file: file.symlink_to("nowhere")),
     "device": _replaced(lambda file: file.symlink_to("/dev/zero")),

@@ -256,7 +256,7 @@ def test_a_recipe_cannot_change_halfway(task: int, own_recipe: Path, tmp_path: P
     run = make_run(tmp_path / "run", "own")
     Watch().session(run.directory, (StepDone, task, 2))
     change_margin(own_recipe)
-    with pytest.raises(UserError, match=r"cannot be used: 'margin' in the recipe is not what it was"):
+    with pytest.raises(UserError, match=r"cannot be resumed: 'margin' in the recipe of 'own' is not what it was"):
         Run.open(run.directory).go()
 
 

@@ -14,7 +14,9 @@ import pytest
 import drcil
 from drcil import Learner
 from drcil.cli import main
+from drcil.disk import write_sealed
 from drcil.errors import UserError
+from drcil.reading import read_sealed
 from drcil.runs.begin import begin_run
 from drcil.runs.evaluate import evaluate
 from drcil.runs.plan import load_stream, plan_run
@@ -305,3 +307,40 @@ def test_a_finished_run_is_not_written_to(finished: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in (finished, *finished.rglob("*"))}
     Run.open(finished).go()
     assert {file: file.stat().st_mtime_ns for file in (finished, *finished.rglob("*"))} == before
+
+
+def test_a_run_from_before_a_setting_existed_goes_on(finished: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(finished, tmp_path / "run")
+    begun = read_sealed(directory / "beginning.json")
+    del begun["resolved"]["augment"]
+    write_sealed(directory / "beginning.json", begun)
+    config = directory / "config.toml"
+    config.write_text(config.read_text().replace("tasks = 2", "tasks = 3"))
+    assert len(Run.open(directory).go()["curve"]) == 3
+
+
+@pytest.mark.parametrize("entry", ["tasks", "readouts", "per_task", "seconds", "settings", "matrix"])
+@pytest.mark.parametrize("value", [None, [], {}, "x", 7])
+def test_a_result_of_another_form_is_made_again(entry: str, value: Any, finished: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(finished, tmp_path / "run")
+    kept = read_sealed(directory / "result.json")
+    write_sealed(directory / "result.json", {**kept, entry: value})
+    found = Run.read(directory).result()
+    assert found == Run.read(finished).result() or (entry, value) == ("seconds", 7)
+
+
+def test_a_log_that_leads_elsewhere_is_not_written_to(tmp_path: Path) -> None:
+    run = begin_run(SETTINGS, tmp_path / "run")
+    (tmp_path / "precious").touch()
+    (run.directory / "events.jsonl").symlink_to(tmp_path / "precious")
+    with pytest.raises(UserError, match=r"cannot write .*events.jsonl: Too many levels of symbolic links"):
+        run.go()
+    assert not (tmp_path / "precious").read_text()
+
+
+def test_what_was_not_left_by_a_kill_stays(tmp_path: Path) -> None:
+    run = begin_run(SETTINGS, tmp_path / "run")
+    (run.directory / ".notes.tmp").touch()
+    (run.directory / ".config.toml.1.tmp").mkdir()
+    run.go()
+    assert sorted(file.name for file in run.directory.glob(".*.tmp")) == [".notes.tmp"]

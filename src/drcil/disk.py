@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
-from .errors import UserError
+from .errors import FaultError, UserError
 from .reading import CHECKSUM, checksum, file_size
 from .seals import Seal, require_unchanged
 
@@ -41,9 +43,17 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
+def make_directory(path: Path) -> None:
+    """A directory with all above it, if it is not there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def leftovers(directory: Path) -> list[Path]:
-    """What writes that were killed halfway left behind in a directory."""
-    return sorted(directory.glob(".*.tmp"))
+    """What writes that were killed halfway left behind in a directory: ``.NAME.PROCESS.tmp``."""
+    return sorted(path for path in directory.glob(".*.tmp") if re.fullmatch(r"\..+\.[0-9]+\.tmp", path.name))
 
 
 def sync_directory(directory: Path) -> None:
@@ -60,7 +70,7 @@ def sync_directory(directory: Path) -> None:
 def append_line(path: Path, line: str) -> None:
     """Add a line to a log; one that a kill cut short before is ended first, so that it spoils only itself."""
     try:
-        with open(path, "ab+", opener=_without_waiting) as file:
+        with open(path, "ab+", opener=open_to_write) as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else f"\n{line}"
@@ -145,6 +155,14 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
 
 
+def remove(path: Path) -> None:
+    """Remove a file, a link or a directory."""
+    if path.is_dir():
+        remove_directory(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_directory(path: Path) -> None:
     """Remove a directory, if it is there. Of a link the link goes, not what it leads to."""
     if os.path.islink(path):
@@ -165,7 +183,7 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         yield
         return
     try:
-        file = open(path, "a", opener=_without_waiting)  # noqa: SIM115 - closed by the block below
+        file = open(path, "a", opener=open_to_write)  # noqa: SIM115 - closed by the block below
     except OSError as error:
         raise _unwritable(path, error) from error
     with file:
@@ -179,10 +197,13 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
         yield
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a named pipe is not waited for."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+def open_to_write(path: str, flags: int) -> int:
+    """Open a file to write to; a named pipe is not waited for, and a link not followed."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write {path}: {error.strerror or error}; earlier files are intact")
+    faulty = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+    return (FaultError if faulty else UserError)(
+        f"cannot write {path}: {error.strerror or error}; earlier files are intact"
+    )

@@ -24,6 +24,10 @@ class WrongValueError(UserError, ValueError):
     """An argument is of the right kind, but out of bounds."""
 
 
+class FaultError(UserError):
+    """The machine failed: a full disk, a broken one. Nothing that was given is wrong."""
+
+
 class Interrupted(Exception):
     """The user asked a long job to stop; what was finished is on disk."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, cast
 import typer
 
 from .. import __version__
-from ..errors import Interrupted, UserError, shortened
+from ..errors import FaultError, Interrupted, UserError, shortened
 from .check import check
 from .compare import compare
 from .data import app as data
@@ -88,7 +88,7 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
             _require_place()
             code = _command(app)([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
-        return _complain(str(error), MISUSED)
+        return _complain(str(error), FAILED if isinstance(error, FaultError) else MISUSED)
     except UsageError as error:
         where = error.ctx.command_path if error.ctx else "drcil"
         return _complain(f"{error.format_message().rstrip('.')}; see '{where} --help'", MISUSED)

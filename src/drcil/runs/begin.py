@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
 
 from ..data.augment import AUGMENTS
 from ..data.datasets.dataset import DATASETS
-from ..disk import leftovers, write_json
+from ..disk import leftovers, make_directory, write_json
 from ..errors import UserError
 from ..heads.base import HEADS
 from ..methods.spec import entries_of
@@ -20,7 +21,7 @@ from ..train.listeners import LISTENERS
 from .beginning import BEGINNING, write_beginning
 from .environment import environment
 from .plan import Plan, fresh_model, plan_run
-from .run import Run
+from .run import LOCK, Run
 from .settings import CONFIG, RunSettings, write_settings
 
 RUNS = Path("runs")
@@ -36,23 +37,30 @@ def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan |
     stream = (plan or plan_run(settings)).stream
     plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, stream)])
     settings = settings.model_copy(update={"plugins": tuple(plugins)})
-    if directory is None:
-        directory = unused(RUNS / settings.name)
-    elif (directory / CONFIG).exists():
+    run = Run(unused(RUNS / settings.name) if directory is None else directory, settings)
+    _require_room(run.directory)
+    make_directory(run.directory)
+    with run.alone():
+        # Again: what another process has begun here since is begun.
+        _require_room(run.directory)
+        threads = settings.threads or torch.get_num_threads()
+        write_json(run.directory / ENVIRONMENT, {**environment(), "threads": threads})
+        write_beginning(run.directory, settings, stream)
+        # Last: with it the directory is a run.
+        write_settings(settings, run.directory / CONFIG)
+    return run
+
+
+def _require_room(directory: Path) -> None:
+    if os.path.lexists(directory / CONFIG):
         raise UserError(f"{directory} already contains a run; continue it with 'drcil resume {directory}'")
-    elif directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - _begun(directory)):
+    if directory.exists() and (not directory.is_dir() or set(directory.iterdir()) - _begun(directory)):
         raise UserError(f"{directory} exists and is not an empty directory; choose another --out")
-    threads = settings.threads or torch.get_num_threads()
-    write_json(directory / ENVIRONMENT, {**environment(), "threads": threads})
-    write_beginning(directory, settings, stream)
-    # Last: with it the directory is a run.
-    write_settings(settings, directory / CONFIG)
-    return Run(directory, settings)
 
 
 def _begun(directory: Path) -> set[Path]:
     """What a beginning that was killed may have left in a directory."""
-    return {*leftovers(directory), directory / ENVIRONMENT, directory / BEGINNING}
+    return {*leftovers(directory), *(directory / name for name in (LOCK, ENVIRONMENT, BEGINNING))}
 
 
 def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ..data.identity import DataIdentity, data_identity, difference
 from ..disk import write_sealed
 from ..errors import UserError
-from ..reading import read_sealed
+from ..methods import METHODS
+from ..reading import is_file, read_sealed
 from ..streams.stream import Stream
 from ..validation import explain
 from .plan import fresh_model
@@ -35,6 +36,8 @@ def write_beginning(directory: Path, settings: RunSettings, stream: Stream) -> N
 
 
 def read_beginning(directory: Path) -> Beginning:
+    if not is_file(directory / BEGINNING):
+        raise UserError(f"{directory} cannot be resumed without {BEGINNING}, which tells how it began; restore it")
     try:
         return Beginning.model_validate(read_sealed(directory / BEGINNING))
     except ValidationError as error:
@@ -44,11 +47,13 @@ def read_beginning(directory: Path) -> Beginning:
 def require_as_begun(directory: Path, settings: RunSettings, stream: Stream) -> Beginning:
     """How the run began, if everything still is so."""
     before, now = read_beginning(directory), _now(settings, stream)
-    for where, kept, present in (
-        (CONFIG, before.settings, now.settings),
-        ("the recipe", before.resolved, now.resolved),
-    ):
-        require_unchanged(directory, where, kept, present)
+    require_unchanged(directory, CONFIG, before.settings, now.settings)
+    changed = _first_difference(settings_kept(before, settings.method), now.resolved)
+    if changed is not None:
+        raise UserError(
+            f"{directory} cannot be resumed: '{changed}' in the recipe of '{settings.method}' is not what it was when "
+            "the run began; start a new run, or restore the recipe"
+        )
     changed = difference(before.data, now.data)
     if changed is not None:
         raise UserError(
@@ -59,13 +64,21 @@ def require_as_begun(directory: Path, settings: RunSettings, stream: Stream) -> 
 
 
 def require_unchanged(directory: Path, where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """A run is a function of its settings: they cannot change halfway, neither in its file nor in a recipe."""
+    """A run is a function of its settings: they cannot change halfway."""
     changed = _first_difference(before, now)
     if changed is not None:
         raise UserError(
             f"{directory} cannot be used: '{changed}' in {where} is not what it was when the run began; start a new "
             "run, or restore the file"
         )
+
+
+def settings_kept(begun: Beginning, method: str) -> dict[str, Any]:
+    """The method's settings that the run began with; those that did not exist yet as they are where not given."""
+    try:
+        return METHODS[method].build.Settings.model_validate(begun.resolved).model_dump(mode="json")
+    except ValidationError:
+        return begun.resolved
 
 
 def _now(settings: RunSettings, stream: Stream) -> Beginning:
@@ -78,7 +91,6 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str 
     for name in {**before, **now}:
         one, other = before.get(name), now.get(name)
         if one != other:
-            if isinstance(one, Mapping) and isinstance(other, Mapping):
-                return _first_difference(one, other)
-            return name
+            inside = isinstance(one, Mapping) and isinstance(other, Mapping) and _first_difference(one, other)
+            return inside or name
     return None

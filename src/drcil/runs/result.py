@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from ..errors import unknown
 from ..metrics import METRICS, require_figure
 from ..streams.protocols import parse_stream
@@ -23,9 +25,57 @@ def leading_metric(stream: str) -> str:
     return "avg" if parse_stream(stream).tail is None else "task_avg"
 
 
-def has_metrics(result: dict[str, Any]) -> bool:
-    """Whether the result has all metrics that are known now."""
-    return "metric" in result and all(set(METRICS) <= set(figures) for figures in result["readouts"].values())
+class _Measured(BaseModel):
+    """What tables and plots take from a result; it may say more."""
+
+    tasks: list[int]
+    curve: list[float]
+    avg: float
+    last: float
+    forgetting: float | None
+    top5: list[float]
+    matrix: list[list[float]]
+    parameters: float
+    per_task: list[dict[str, Any]]
+
+
+class _Task(BaseModel):
+    seconds: float
+
+
+class _Settings(BaseModel):
+    memory: str
+    backbone: str
+
+
+class _Result(_Measured):
+    method: str
+    stream: str
+    seed: int
+    order_seed: int
+    settings: _Settings
+    complete: bool
+    metric: str
+    readout: str
+    readouts: dict[str, dict[str, Any]]
+    seconds: float
+
+
+def is_sound(result: dict[str, Any]) -> bool:
+    """Whether a result that was kept has all that is shown of it, and all metrics that are known now."""
+    try:
+        found = _Result.model_validate(result)
+        leads = found.readouts[found.readout]
+        for figures in found.readouts.values():
+            own = _Measured.model_validate({**figures, "tasks": found.tasks})
+            lengths = {len(own.curve), len(own.matrix), len(own.per_task), len(found.per_task), len(found.curve)}
+            if lengths != {len(found.tasks)} or not set(METRICS) <= set(figures):
+                return False
+        for task in found.per_task:
+            _Task.model_validate(task)
+    except (ValidationError, KeyError):
+        return False
+    return all(result[name] == leads[name] for name in _LEADING)
 
 
 def make_result(

@@ -20,7 +20,7 @@ from ..disk import (
     append_line,
     leftovers,
     locked,
-    remove_directory,
+    remove,
     write_directory,
     write_sealed,
 )
@@ -49,11 +49,11 @@ from .record import (
     history,
     task_directories,
 )
-from .result import MADE_FROM, has_metrics, make_result
+from .result import MADE_FROM, is_sound, make_result
 from .settings import CONFIG, FORMAT, RunSettings, checked
 
 RESULT, EVENTS = "result.json", "events.jsonl"
-SNAPSHOT = "snapshot"
+SNAPSHOT, LOCK = "snapshot", ".lock"
 
 
 class TaskReport(NamedTuple):
@@ -122,14 +122,15 @@ class Run:
     def alone(self) -> Iterator[None]:
         """Within the block no other process works here; what killed ones left half written is cleared away."""
         refusal = f"{self.directory} is in use by another process; wait for it or stop it"
-        with locked(self.directory / ".lock", refusal):
-            for name in (TASKS, SNAPSHOT):
-                if (self.directory / name).is_symlink():
-                    raise UserError(f"{self.directory / name} is a link; a run is written in its own directory only")
-            for file in leftovers(self.directory):
-                file.unlink()
-            for task in leftovers(self.directory / TASKS):
-                remove_directory(task)
+        with locked(self.directory / LOCK, refusal):
+            for place in (self.directory / TASKS, self.directory / SNAPSHOT):
+                if place.is_symlink():
+                    raise UserError(f"{place} is a link; a run is written in its own directory only")
+                if place.exists() and not place.is_dir():
+                    raise UserError(f"{place} is not a directory; remove it")
+            for place in (self.directory, self.directory / TASKS):
+                for left in leftovers(place):
+                    remove(left)
             yield
 
     def _go(self, plan: Plan, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class Run:
             with suppress(UserError):
                 kept = read_sealed(self.directory / RESULT)
                 made_from = kept.pop(MADE_FROM, None)
-                if made_from == self._made_from(checksum(read_state(done[-1]))) and has_metrics(kept):
+                if made_from == self._made_from(checksum(read_state(done[-1]))) and is_sound(kept):
                     return kept
         return None
 

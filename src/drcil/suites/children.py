@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..disk import open_to_write
 from ..errors import UserError
 from ..plugins import VARIABLE, named_plugins
 
 _PATIENCE = 30.0
 """Seconds that a child has to stop before it is killed."""
 _FAILED = 1
-"""The exit code of a command that broke: what it printed last is no sentence for people."""
+"""The exit code of a command that broke; what it printed last is a sentence for people, or a trace."""
 _VOICE, _WARNING = "drcil: ", "drcil: warning: "
 """How a command's own words to people begin."""
 
@@ -27,8 +28,10 @@ class Child:
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self.log = log
         try:
+            if log.parent.is_symlink():
+                raise UserError(f"{log.parent} is a link; a comparison is written in its own directory only")
             log.parent.mkdir(parents=True, exist_ok=True)
-            with open(log, "ab") as file:
+            with open(log, "ab", opener=open_to_write) as file:
                 # What earlier processes said stays, and is not taken for what this one says.
                 self._begin = file.seek(0, os.SEEK_END)
                 # A session of its own: the interrupt key is for the parent, which then stops its children once.
@@ -56,7 +59,8 @@ class Child:
             return f"ended by {name}" + (", as the system does when memory runs out" if name == "SIGKILL" else "")
         said = self.log.read_bytes()[self._begin :].decode(errors="replace").splitlines()
         complaints = [line for line in said if line.startswith(_VOICE) and not line.startswith(_WARNING)]
-        if code == _FAILED or not complaints:
+        broken = code == _FAILED and complaints[-1:] != said[-1:]
+        if broken or not complaints:
             return f"exit code {code}; see {self.log}"
         return complaints[-1].removeprefix(_VOICE).strip()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import UserError
-from ..runs.begin import begin_run
+from ..runs.begin import begin_run, unused
 from ..runs.plan import load_stream, plan_run
 from ..runs.run import Run
 from .children import Child
@@ -48,6 +48,8 @@ def start_run(entry: Entry, load: Load, logs: Path) -> Child:
     """A process that goes on with the run, which is begun here unless it is already."""
     if not entry.begun:
         stream = load_stream(entry.settings, load().dataset)
+        # Another comparison may have begun one of this name since the runs were planned.
+        entry.directory = unused(entry.directory)
         begin_run(entry.settings, entry.directory, plan_run(entry.settings, stream))
         entry.begun = True
     return Child(["resume", str(entry.directory)], logs / f"{entry.directory.name}.log")

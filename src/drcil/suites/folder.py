@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..disk import leftovers, locked, write_bytes, write_json
+from ..disk import leftovers, locked, make_directory, remove, write_bytes, write_json
 from ..errors import UserError
 from ..reading import read_json
 from ..report.comparison import Summary, as_json, markdown, runs_csv, summary_csv
@@ -15,6 +16,7 @@ from ..report.plots import plot_comparison
 from ..runs.begin import RUNS
 
 COMPARISON, TABLE, CURVES, LOGS, _LOCK = "comparison.json", "table.md", "curves.png", "logs", ".lock"
+SUMMARY, EACH = "summary.csv", "runs.csv"
 
 
 def find_place(wanted: Path, question: dict[str, Any]) -> Path:
@@ -32,15 +34,12 @@ def open_folder(place: Path, question: dict[str, Any]) -> Iterator[None]:
     An answer that is there stays until there is another. One to another question is not touched.
     """
     _require_room(place, question)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {place}: {error.strerror or error}") from error
+    make_directory(place)
     with locked(place / _LOCK, f"{place} is in use by another comparison; wait for it or stop it"):
         # Again: what another process has done here since is done.
         _require_room(place, question)
         for file in leftovers(place):
-            file.unlink()
+            remove(file)
         if _question(place) is None:
             write_json(place / COMPARISON, {"question": question, "methods": []})
         yield
@@ -52,8 +51,8 @@ def write_folder(place: Path, question: dict[str, Any], summaries: Sequence[Summ
     write_json(place / COMPARISON, answer)
     for name, text in (
         (TABLE, markdown(summaries)),
-        ("summary.csv", summary_csv(summaries)),
-        ("runs.csv", runs_csv(summaries)),
+        (SUMMARY, summary_csv(summaries)),
+        (EACH, runs_csv(summaries)),
     ):
         write_bytes(place / name, text.encode())
     if any(summary.curve for summary in summaries):
@@ -76,12 +75,18 @@ def _question(place: Path) -> dict[str, Any] | None:
 
 
 def _require_room(place: Path, question: dict[str, Any]) -> None:
-    """A directory takes the answer if it holds nothing but runs, or an answer of which the new one has every row."""
+    """A directory takes the answer if it holds nothing but runs, or an answer of which the new one has every row.
+
+    Where the question that was asked is lost or damaged, what is left of the answer is made again.
+    """
     if not place.exists():
         return
     asked = _question(place)
     if asked is None:
-        known = {*leftovers(place), *(place / name for name in (RUNS, LOGS, _LOCK))}
+        ours: tuple[str | Path, ...] = (RUNS, LOGS, _LOCK)
+        if os.path.lexists(place / _LOCK):
+            ours += (COMPARISON, TABLE, CURVES, SUMMARY, EACH)
+        known = {*leftovers(place), *(place / name for name in ours)}
         if not place.is_dir() or set(place.iterdir()) - known:
             raise UserError(f"{place} exists and is not an empty directory; choose another --out")
     elif not _covers(question, asked):

@@ -8,10 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..reading import is_file, open_file
 from ..report.forecast import Forecast
 from ..report.progress import duration
 from ..runs.run import EVENTS
 from ..train.events import EpochDone, StageDone, StageStarted, StepDone
+
+_LONGEST = 2**32
+"""Bytes of an event log."""
 
 
 class Follower:
@@ -19,7 +23,7 @@ class Follower:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / EVENTS
-        self._read = self._path.stat().st_size if self._path.exists() else 0
+        self._read = self._path.stat().st_size if is_file(self._path) else 0
         self._forecast = Forecast([])
         self._now = time.time()
         """Of the last event: between two of them nothing is known to have been done."""
@@ -45,11 +49,12 @@ class Follower:
 
     def _entries(self) -> list[dict[str, Any]]:
         """The lines that are new and whole."""
-        if not self._path.exists():
+        try:
+            with open_file(self._path, _LONGEST) as file:
+                file.seek(self._read)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
             return []
-        with open(self._path, "rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
         self._read += len(whole + newline)
         entries = []
         for line in whole.splitlines():

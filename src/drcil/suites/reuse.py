@@ -12,7 +12,7 @@ from ..data.identity import DataIdentity, difference
 from ..errors import UserError
 from ..methods import METHODS
 from ..methods.resolve import resolve_settings
-from ..runs.beginning import read_beginning
+from ..runs.beginning import read_beginning, settings_kept
 from ..runs.run import Run
 from ..runs.settings import CONFIG, RunSettings
 from ..streams.protocols import parse_stream
@@ -56,7 +56,7 @@ def _learnt_as_now(run: Run, present: Present) -> bool:
     """Whether its finished tasks are what today's settings and images would give: recipes and folders may change."""
     run.checked_tasks()
     begun = read_beginning(run.directory)
-    if begun.resolved != present_settings(run.settings):
+    if settings_kept(begun, run.settings.method) != present_settings(run.settings):
         return False
     data = present()
     return data is None or difference(begun.data, data) is None

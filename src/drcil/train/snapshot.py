@@ -91,7 +91,10 @@ class Journal:
     def partial(self, place: Place) -> Snapshot | None:
         """The latest snapshot, if this stage was under way."""
         found = self._read(_PARTIAL, place)
-        return Snapshot(found[1]["epoch"], found[1]["step"], found[0], found[1]["scalars"]) if found else None
+        if found is None:
+            return None
+        with self.fitting():
+            return Snapshot(found[1]["epoch"], found[1]["step"], found[0], found[1]["scalars"])
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -130,8 +133,9 @@ class Journal:
             tensors, note = read_tensors(self.directory / name)
         except UserError:
             return None
-        sound = note.pop(_SEAL, None) == _seal(tensors, note)
-        return (tensors, note) if sound and self._note(place).items() <= note.items() else None
+        if not isinstance(note, dict) or note.pop(_SEAL, None) != _seal(tensors, note):
+            return None
+        return (tensors, note) if self._note(place).items() <= note.items() else None
 
     def _write(self, name: str, tensors: dict[str, Tensor], note: dict[str, Any]) -> None:
         assert self.directory is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from ...disk import append_line, write_bytes
+from ...reading import read_bytes
 from ..events import EpochDone, Event, StageStarted
 from . import LISTENERS
 
@@ -35,10 +37,14 @@ class LossTable:
 
     def _begin(self, event: StageStarted) -> None:
         """Cut the table off where training goes on. A line that a kill cut short is of an epoch from there on."""
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        text = read_bytes(self.path).decode(errors="replace") if os.path.lexists(self.path) else ""
         whole = text[: text.rfind("\n") + 1].splitlines()
         stage = [str(event.task), event.stage]
-        kept = takewhile(lambda row: row[:2] != stage or int(row[2]) < event.first_epoch, csv.reader(whole))
+        epochs = [str(epoch) for epoch in range(event.first_epoch)]
+        # A row that is not of this table is where it was damaged, and no epoch before either.
+        kept = takewhile(
+            lambda row: len(row) == len(HEADER) and (row[:2] != stage or row[2] in epochs), csv.reader(whole)
+        )
         write_bytes(self.path, f"{_text(kept) or _text([HEADER])}\n".encode())
 
 
