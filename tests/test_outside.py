@@ -160,7 +160,7 @@ def test_without_it_a_run_is_shown_but_not_evaluated_until_it_is_named_again(sho
     assert refused == (
         f"drcil: copy/r needs the plugin '{gone}'; install it, or name it with --plugin or drcil.use_plugins"
     )
-    assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)) == result(shop / "r")
+    assert json.loads(said("show", "copy/r", "--json", cwd=tmp_path)).items() <= result(shop / "r").items()
     said("evaluate", "copy/r", STREAM, "--plugin", "copy/my_plugin.py", cwd=tmp_path)
 
 

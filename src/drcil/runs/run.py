@@ -231,7 +231,7 @@ class Run:
 
     def _made_from(self, last_task: str) -> str:
         """What a result depends on: the finished tasks, each of which names the one before, and what is asked of it."""
-        return checksum([last_task, self.settings.model_dump(mode="json")])
+        return checksum([last_task, self.settings.choices(), self.settings.tasks, self.settings.readout])
 
     def _measured(self, tasks: Sequence[FinishedTask]) -> dict[str, Any]:
         """The result, from the models' states and the predictions on disk."""
