@@ -129,6 +129,7 @@ def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Pa
     assert again.count("reused from") == 2, "the place of a plugin makes no other run"
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_path: Path) -> None:
     options = ("smooth-replay", *TINY, *SHORT, "--plugin", str(shop / "my_plugin.py"), "--out", "killed")
     killed, whole = tmp_path / "killed", shop / "r"
@@ -194,6 +195,7 @@ def test_a_list_shows_where_a_thing_comes_from(shop: Path) -> None:
     assert rows["name"] == "origin" and rows["small-cnn"] == "my_plugin.py" and rows["resnet32"] != "my_plugin.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "told"),
     [

@@ -165,6 +165,7 @@ register_preset("{name}", Replay, summary="Mine", paper="None", year=2026, recip
 """
 
 
+@pytest.mark.slow
 def test_what_drcil_registers_is_its_own_whoever_imports_it(room: Path) -> None:
     (room / "mine.py").write_text(METHOD.format(name="mine"))
     show = "from drcil.methods import METHODS\nprint({METHODS.origin(name) for name in METHODS if name != 'mine'})\n"
@@ -192,6 +193,7 @@ def test_a_name_that_is_missing_does_not_stay_in_the_way(room: Path) -> None:
     assert told == ["the plugin 'absent' cannot be used: there is no such module", "replay"]
 
 
+@pytest.mark.slow
 def test_a_method_without_a_recipe_is_told_and_listed(room: Path) -> None:
     (room / "mine.py").write_text(METHOD.format(name="mine").replace('recipe="replay"', 'recipe="mine"'))
     said = python(room, use("mine") + "import drcil\ndrcil.Learner('mine').learn(drcil.stream('digits-b0-5')[0])")
