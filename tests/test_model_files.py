@@ -85,7 +85,7 @@ def at(state: Any, where: Where) -> Any:
 
 def outcome(model: Path) -> str | None:
     """Load a model, let it predict and recall its exemplars: the sentence of a refusal, or None where all went well."""
-    started = time.monotonic()
+    started = time.process_time()
     try:
         learner = drcil.load(model, device="cpu")
         answers = learner.predict(PIXELS, top=len(learner.classes))
@@ -95,7 +95,7 @@ def outcome(model: Path) -> str | None:
     except UserError as error:
         sentence = str(error)
         assert sentence and "\n" not in sentence and len(sentence) < 1000, sentence
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
     return sentence
 
 
