@@ -131,8 +131,9 @@ def _killed_from_outside(directory: Path, after: float) -> str:
 
 def kill_at_random(directory: Path, kills: int, seconds: float, seed: int) -> None:
     draw = random.Random(seed)
-    for _ in range(kills):
-        print(_killed_from_outside(directory, draw.uniform(0, seconds)), flush=True)
+    # The shortest first: a session that is long enough to finish leaves nothing to kill.
+    for after in sorted(draw.uniform(0, seconds) for _ in range(kills)):
+        print(_killed_from_outside(directory, after), flush=True)
 
 
 if __name__ == "__main__":
