@@ -110,7 +110,7 @@ def _outline(build: Callable[[dict[str, Any]], Part], description: dict[str, Any
         # Random numbers that are nowhere would take half of the time.
         with torch.device("meta"), _WithoutDraws():
             return build(description)
-    except NotImplementedError:
+    except NotImplementedError:  # torch's word for an operation that needs numbers
         return None
     except RuntimeError as error:
         if "meta" in str(error):
