@@ -39,7 +39,7 @@ test-slow: $(DEV)
 	$(PYTEST) -m "slow and not data" -n 2 $(OR_NONE)
 
 test-data: $(DEV)
-	$(PYTEST) -m data -rs $(OR_NONE)
+	$(PYTEST) -m data -rs -n 2 $(OR_NONE)
 
 fuzz: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(or $(MINUTES),10) $(SEED)

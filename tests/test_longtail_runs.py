@@ -14,6 +14,7 @@ from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
 from drcil.train.events import Event, StepDone
+from test_longtail import SIZES
 from test_resume import assert_same, outcome
 
 STREAM = "digits-lt-shuffled-b4-3"
@@ -114,3 +115,27 @@ def test_the_methods_of_the_published_table_learn_such_a_stream(method: str, tmp
     assert all(plan.work), "every stage was rehearsed"
     result = begin_run(settings, tmp_path / "run", plan).go(plan)
     assert result["complete"] and len(result["readouts"][result["readout"]]["task_curve"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize(("method", "scenario"), [*((method, "shuffled") for method in TABLE_3), ("mafdrc", "ordered")])
+def test_they_learn_cifar100_with_a_long_tail(method: str, scenario: str, data_dir: Path, tmp_path: Path) -> None:
+    """Images of 8 pixels and a small net: enough for several times what guessing gives, in seconds."""
+    settings = make_settings(
+        method=method,
+        stream=f"cifar100-lt-{scenario}-b50-5",
+        tasks=2,
+        epochs_scale=0.02,
+        image_size=8,
+        backbone="resnet-digits",
+        augment="basic",
+        data=str(data_dir),
+        engine={"device": "cpu"},
+    )
+    result = begin_run(settings, tmp_path / "run").go()
+    figures = result["readouts"][result["readout"]]
+    assert [sum(task["class_images"]) for task in result["per_task"]] == SIZES["cifar100", scenario, 5][:2]
+    assert figures["curve"][0] > 3 * 100 / 50
+    assert figures["curve"][1] > 2 * 100 / 60
+    assert 0 <= figures["few_shot"] <= 100 if scenario == "shuffled" else figures["few_shot"] is None

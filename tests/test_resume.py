@@ -104,10 +104,18 @@ class Watch:
             Run.open(directory).go(listener=self, after_task=after_task)
 
 
-@pytest.mark.parametrize("method", [pytest.param("icarl", marks=pytest.mark.slow), "mafdrc"])
-def test_a_killed_process_is_resumed_bit_for_bit(method: str, tmp_path: Path) -> None:
-    make_run(tmp_path / "whole", method, engine=UNWATCHED).go()
-    make_run(tmp_path / "killed", method)
+@pytest.mark.parametrize(
+    ("method", "stream"),
+    [
+        pytest.param("icarl", "digits-b0-5", marks=pytest.mark.slow),
+        ("mafdrc", "digits-b0-5"),
+        pytest.param("lucir+two-stage", "digits-lt-shuffled-b4-3", marks=pytest.mark.slow),
+        pytest.param("mafdrc", "digits-lt-ordered-b0-5", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_process_is_resumed_bit_for_bit(method: str, stream: str, tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", method, stream=stream, engine=UNWATCHED).go()
+    make_run(tmp_path / "killed", method, stream=stream)
     program = Path(__file__).with_name("killing.py")
     done = subprocess.run(
         [sys.executable, program, tmp_path / "killed"],
