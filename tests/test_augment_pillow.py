@@ -14,7 +14,7 @@ from torch import Tensor
 from drcil.data.augment import build_augment
 from drcil.data.augment.colour import brightness, look_up
 from drcil.data.augment.pipeline import JITTER
-from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment, apply_operations, magnitude
+from drcil.data.augment.policy import AUTO, CIFAR10, OPERATIONS, AutoAugment, magnitude
 from drcil.data.datasets.cifar100 import SPEC
 
 GREY = (128, 128, 128)
@@ -63,7 +63,7 @@ def with_pillow(image: Image.Image, operation: str, value: float) -> Image.Image
 
 
 def ours(images: Tensor, operation: str, values: Tensor) -> Tensor:
-    return apply_operations(images, torch.full((len(images),), OPERATIONS.index(operation)), values)
+    return AUTO.apply(images, torch.full((len(images),), OPERATIONS.index(operation)), values)
 
 
 def reference(images: Tensor, operation: str, values: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def test_one_look_up_serves_tables_of_different_operations() -> None:
     images = pictures(16)[:4]
     operations = ["invert", "equalize", "contrast", "posterize"]
     values = torch.tensor([0.0, 0.0, 1.6, 4.0], dtype=torch.float64)
-    together = apply_operations(images, torch.tensor([OPERATIONS.index(name) for name in operations]), values)
+    together = AUTO.apply(images, torch.tensor([OPERATIONS.index(name) for name in operations]), values)
     for i, name in enumerate(operations):
         assert torch.equal(together[i : i + 1], ours(images[i : i + 1], name, values[i : i + 1]))
     identity = torch.arange(256, dtype=torch.uint8).expand(4, 1, -1)

@@ -1,4 +1,4 @@
-"""Colour operations of AutoAugment, equal to Pillow's on 8-bit images.
+"""Colour operations of AutoAugment and RandAugment, equal to Pillow's on 8-bit images.
 
 Most are *pointwise*: what becomes of a pixel depends on its value alone, once the image is known. They are written
 as tables, 256 entries per image and channel, so that images with different operations share one look-up. Values
@@ -68,6 +68,13 @@ def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
     levels = _levels(images)
     kept = levels < on_device_of(thresholds.float(), images).view(-1, 1, 1)
     return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
+
+
+def solarize_add_table(images: Tensor, added: Tensor) -> Tensor:
+    """Add this much to the levels of the darker half, up to white."""
+    levels = _levels(images)
+    brighter = (levels + on_device_of(added.int(), images).view(-1, 1, 1)).clamp_(max=LEVELS - 1)
+    return torch.where(levels < LEVELS // 2, brighter, levels).to(torch.uint8)
 
 
 def posterize_table(images: Tensor, bits: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .pixels import on_device_of, to_bytes
+from .pixels import cubic, on_device_of, pick, to_bytes
 
 GREY = 128
 """The fill of places that no pixel of the source covers."""
@@ -74,13 +74,7 @@ def fetch(images: Tensor, coefficients: Tensor) -> Tensor:
     # A grey frame of one pixel stands for all that lies outside.
     framed = F.pad(images, (1, 1, 1, 1), value=GREY)
     places = (y.clamp_(-1, height) + 1) * (width + 2) + (x.clamp_(-1, width) + 1)
-    return _pick(framed, places).view(images.shape)
-
-
-def _pick(images: Tensor, places: Tensor) -> Tensor:
-    """The pixels (N, C, P) at these places (N, ...) of the flattened rows; the same for all channels."""
-    # Along one flat axis, because a gather along short rows is several times slower on CPUs.
-    return images.flatten(2).gather(2, places.long().flatten(1)[:, None].expand(-1, images.shape[1], -1))
+    return pick(framed, places).view(images.shape)
 
 
 def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
@@ -97,9 +91,7 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     middle = on_device_of(whole.long(), images)[:, :, None] + columns
     taps = torch.arange(-1, 3, device=device).view(-1, 1, 1)
     places = (middle[:, None] + taps).clamp_(0, width - 1) + rows
-    before, here, after, beyond = _pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2)
-    cube = here - before + beyond - after
-    sheared = here + shift * (after - before + shift * (before - here - cube + shift * cube))
+    sheared = cubic(pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2), shift)
     bounds = (-0.5 - offset, width - 0.5 - offset)
     first, last = (on_device_of(bound.ceil().long(), images)[:, None, :, None] for bound in bounds)
     return to_bytes(torch.where((columns >= first) & (columns < last), sheared, GREY))

@@ -1,6 +1,8 @@
-"""What the operations share: values brought beside the images, and levels brought back to bytes."""
+"""What the operations share: values brought beside the images, pixels fetched, levels brought back to bytes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,3 +20,16 @@ def to_bytes(levels: Tensor) -> Tensor:
     """Floating levels, which are overwritten, clipped to 0..255 and cut off to whole numbers."""
     # By way of int16, because the direct conversion of floats to bytes is not vectorised on CPUs.
     return levels.clamp_(0, LEVELS - 1).to(torch.int16).to(torch.uint8)
+
+
+def pick(images: Tensor, places: Tensor) -> Tensor:
+    """The pixels (N, C, P) at these places (N, ...) of the flattened rows; the same for all channels."""
+    # Along one flat axis, because a gather along short rows is several times slower on CPUs.
+    return images.flatten(2).gather(2, places.long().flatten(1)[:, None].expand(-1, images.shape[1], -1))
+
+
+def cubic(values: Sequence[Tensor], shift: Tensor) -> Tensor:
+    """Through four values in a row, this far from the second to the third; a = -1 as in Pillow's transforms."""
+    before, here, after, beyond = values
+    cube = here - before + beyond - after
+    return here + shift * (after - before + shift * (before - here - cube + shift * cube))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from .colour import TABLES, colour, look_up, sharpness
+from .colour import TABLES, colour, sharpness
 from .geometric import AFFINE, fetch, shear_x, shear_y
-from .pixels import on_device_of
+from .operations import NONE, OperationSet
 
 SubPolicy = tuple[str, float, int, str, float, int]
 """Operation, probability and magnitude index (0..9); twice."""
@@ -73,13 +73,13 @@ IMAGENET: tuple[SubPolicy, ...] = (
 
 POLICIES: Mapping[str, tuple[SubPolicy, ...]] = MappingProxyType({"cifar10": CIFAR10, "imagenet": IMAGENET})
 
-MIXES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"color": colour, "sharpness": sharpness, "shearX": shear_x, "shearY": shear_y}
+AUTO = OperationSet(
+    tables=TABLES,
+    maps=AFFINE,
+    warp=fetch,
+    mixes={"color": colour, "sharpness": sharpness, "shearX": shear_x, "shearY": shear_y},
 )
-"""The operations whose pixels are weighted sums of several, by name."""
-
-OPERATIONS = (*TABLES, *AFFINE, *MIXES)
-_NONE = -1
+OPERATIONS = AUTO.names
 
 
 def magnitude(operation: str, index: int) -> tuple[float, float]:
@@ -117,39 +117,11 @@ class AutoAugment:
         pair = torch.randint(len(self.operations), (count,), generator=generator)
         chance = torch.rand(count, 2, dtype=torch.float64, generator=generator)
         sign = torch.randint(2, (count, 2), generator=generator) * 2 - 1
-        operations = self.operations[pair].masked_fill(chance >= self.probabilities[pair], _NONE)
+        operations = self.operations[pair].masked_fill(chance >= self.probabilities[pair], NONE)
         return operations, self.centres[pair] + sign * self.swings[pair]
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         operations, values = self.draw(len(images), generator)
         for turn in range(2):
-            images = apply_operations(images, operations[:, turn], values[:, turn])
+            images = AUTO.apply(images, operations[:, turn], values[:, turn])
         return images
-
-
-def apply_operations(images: Tensor, operations: Tensor, values: Tensor) -> Tensor:
-    """Apply to each image the operation of its number (-1: none) with its value.
-
-    Images are put in the order of their operations, so that those which share one are a slice; all pointwise
-    operations end in one look-up, all that move pixels in one fetch.
-    """
-    height, width = images.shape[2:]
-    order = operations.argsort()
-    values = values[order]
-    grouped = images.index_select(0, on_device_of(order, images))
-    starts = torch.bincount(operations + 1, minlength=len(OPERATIONS) + 1).cumsum(0).tolist()
-    spans = {name: slice(*starts[i : i + 2]) for i, name in enumerate(OPERATIONS) if starts[i] < starts[i + 1]}
-
-    tables = [TABLES[name](grouped[span], values[span]) for name, span in spans.items() if name in TABLES]
-    if tables:
-        pointwise = slice(starts[0], starts[len(TABLES)])
-        entries = torch.cat([table.expand(-1, images.shape[1], -1) for table in tables])
-        grouped[pointwise] = look_up(grouped[pointwise], entries)
-    maps = [AFFINE[name](height, width, values[span]) for name, span in spans.items() if name in AFFINE]
-    if maps:
-        moved = slice(starts[len(TABLES)], starts[len(TABLES) + len(AFFINE)])
-        grouped[moved] = fetch(grouped[moved], torch.cat(maps, dim=1))
-    for name, span in spans.items():
-        if name in MIXES:
-            grouped[span] = MIXES[name](grouped[span], values[span])
-    return grouped.index_select(0, on_device_of(order.argsort(), images))
