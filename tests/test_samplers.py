@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drcil.streams.samplers import class_balanced, shuffle
+from drcil.streams.samplers import class_balanced, repeated, shuffle
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
@@ -56,7 +56,28 @@ def test_class_balanced_sampling_draws_anew_for_every_key_and_round() -> None:
     assert any(first != second for first, second in pairwise(order))
 
 
+@given(st.integers(1, 1000), st.integers(1, 4), st.integers(0, 2**32))
+def test_repeated_sampling_takes_copies_of_a_part_of_the_images_one_after_the_other(
+    images: int, repeats: int, key: int
+) -> None:
+    taken = repeated(np.zeros(images, dtype=np.int64), key, repeats)
+    assert len(taken) == (images if images < 256 else images - images % 256)
+    runs = [taken[start : start + repeats] for start in range(0, len(taken), repeats)]
+    assert all(len(set(run)) == 1 for run in runs), "copies of an image follow one another"
+    assert len({int(run[0]) for run in runs}) == len(runs), "no image is chosen twice"
+    assert 0 <= taken.min() <= taken.max() < images
+
+
+def test_repeated_sampling_draws_another_third_for_every_key() -> None:
+    labels = np.zeros(5000, dtype=np.int64)
+    one, same, other = (repeated(labels, key) for key in (1, 1, 2))
+    assert len(one) == 4864 and len(set(one)) == 1622
+    assert np.array_equal(one, same)
+    both = len(set(one) & set(other)) / len(set(one))
+    assert 0.27 < both < 0.38, "thirds of two epochs share a third"
+
+
 def test_an_epoch_of_nothing_is_empty() -> None:
     nothing = np.empty(0, dtype=np.int64)
-    for sampler in (shuffle, class_balanced):
+    for sampler in (shuffle, repeated, class_balanced):
         assert sampler(nothing, 0).tolist() == []

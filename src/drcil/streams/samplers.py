@@ -18,6 +18,17 @@ def shuffle(labels: Int64, key: int) -> Int64:
     return numpy_generator(key).permutation(len(labels)).astype(np.int64)
 
 
+def repeated(labels: Int64, key: int, repeats: int = 3, multiple: int = 256) -> Int64:
+    """Repeated augmentation: the first of the shuffled images, each ``repeats`` times in a row.
+
+    An epoch is as long as there are images, cut off to a multiple of ``multiple`` unless nothing would be left of it;
+    so it has about one image in ``repeats``, and others in the next epoch. The last of them may have fewer copies.
+    Every copy has a place of its own in the epoch, and with it an augmentation of its own.
+    """
+    length = len(labels) // multiple * multiple or len(labels)
+    return shuffle(labels, key).repeat(repeats)[:length]
+
+
 def class_balanced(labels: Int64, key: int, run: int = 4) -> Int64:
     """As many positions as there are images, every class equally often: classes take turns of ``run`` images.
 
