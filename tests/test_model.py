@@ -138,13 +138,13 @@ def test_the_description_tells_a_reader_what_the_model_is(tmp_path: Path) -> Non
     teach_stream(learner, 1)
     learner.save(tmp_path / "model")
     state = json.loads((tmp_path / "model" / "state.json").read_text())
-    assert state["format"] == 3
+    assert state["format"] == 4
     assert state["method"] == "icarl"
     assert state["classes"] == ["4", "2", "7", "6"]
     assert state["tasks"] == [2, 2]
     assert state["images"] == {"channels": 1, "size": 8, "in_memory": True}
     assert state["readouts"] == ["nme", "classifier"]
-    assert state["architecture"] == {"backbone": "resnet-digits", "channels_in": 1}
+    assert state["architecture"] == {"backbone": "resnet-digits", "channels_in": 1, "image_size": 8}
     assert (state["data"]["mean"], state["data"]["std"]) == ([0.3052], [0.376])
     assert state["seed"] == 5
 
@@ -216,17 +216,21 @@ def _lose_a_tensor(model: Path) -> None:
 
 
 def _tear(model: Path) -> None:
-    (model / "state.json").write_text('{"format": 3,')
+    (model / "state.json").write_text('{"format": 4,')
 
 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (_change(format=1), r"has model format 1; this version of drcil reads format 3"),
+        (_change(format=1), r"has model format 1; this version of drcil reads format 4"),
         (_change(method="icrl"), r"unknown method 'icrl'; did you mean 'icarl'"),
         (_change(settings={"first": 3}), r"state.json does not describe a model: 'first'"),
         (_change(tasks="two"), r"state.json does not describe a model: 'tasks' cannot be 'two'"),
         (_without("classes"), r"state.json does not describe a model: 'classes' is missing"),
+        (
+            lambda model: edit_state(model, lambda state: state["architecture"].update(image_size=16)),
+            r"state.json does not describe a model: 'architecture' is not for 8 pixels, as 'images' have them",
+        ),
         (lambda model: shutil.rmtree(model), r"is not a model: there is no such directory"),
         (lambda model: (model / "method.safetensors").unlink(), r"cannot read .*method.safetensors"),
         (_tear, r"state.json is not valid JSON"),

@@ -333,6 +333,6 @@ def test_a_recipe_names_an_augmentation_that_the_user_may_override(tmp_path: Pat
     assert (named.augment, other.augment) == ("none", None)
     digits = load_dataset("digits").spec
     for settings, given, expected in ((named, None, "none"), (named, "crop", "crop"), (other, None, digits.augment)):
-        method = spec.build(settings, Architecture("resnet-digits", channels_in=1))
+        method = spec.build(settings, Architecture("resnet-digits", channels_in=1, image_size=8))
         shape = ImageShape(channels=1, size=8, in_memory=True)
         assert Model("replay", method, digits, shape, Memory(Budget()), given).augmentation == expected

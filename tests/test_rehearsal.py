@@ -73,7 +73,7 @@ def closed(task: Task) -> Task:
 
 def made(name: str, given: dict[str, Any], epochs_scale: float = 1.0) -> Method:
     spec = METHODS[name]
-    return spec.build(resolve_settings(spec, "digits", given, epochs_scale), Architecture("resnet-digits", 1))
+    return spec.build(resolve_settings(spec, "digits", given, epochs_scale), Architecture("resnet-digits", 1, 8))
 
 
 def trained(learner: Learner, stages: list[StageWork], task: Task) -> list[StageWork]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..heads.base import Head
-from ..nets.build import build_backbone
+from ..nets.build import backbone_for
+from ..nets.features import family_of
 from ..nets.net import Net
 from ..nets.output import Readout
 from ..stages import Engine, Stage
@@ -25,10 +26,11 @@ from .settings import AnySettings
 
 @dataclass(frozen=True)
 class Architecture:
-    """Which backbone a method is to use."""
+    """Which backbone a method is to use, and for which images."""
 
     backbone: str
     channels_in: int
+    image_size: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Method(ABC):
 
     Settings: ClassVar[type[AnySettings]]
     backbone_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """The variant of the backbone that the method's definition demands (``{"last_relu": False}``)."""
+    """The variant of a convolutional backbone that the method's definition demands (``{"last_relu": False}``)."""
     head: ClassVar[str] = "linear"
     copies: ClassVar[str] = "1"
     """Networks held while training, for `drcil list methods`."""
@@ -103,7 +105,10 @@ class Method(ABC):
 
     def new_net(self, head: Callable[[int], Head]) -> Net:
         """A fresh backbone with this kind of head (made for the backbone's width)."""
-        backbone = build_backbone(self.architecture.backbone, self.architecture.channels_in, **self.backbone_options)
+        own = self.architecture
+        # A transformer has neither shortcuts to choose nor a ReLU at its end.
+        options = self.backbone_options if family_of(own.backbone) == "convolutional" else {}
+        backbone = backbone_for(own.backbone, own.channels_in, own.image_size, **options)
         return Net(backbone, head(backbone.channels))
 
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:

@@ -92,7 +92,7 @@ def stage_names(spec: MethodSpec) -> list[str]:
     second = next_task(source, list("ccdd"), first.sizes, first.classes, budget, own_spec(source))
     with suppress(UserError):
         settings = resolve_settings(spec, (recipe_kinds(spec.recipe) or [DEFAULT])[0], {})
-        method = spec.build(settings, Architecture("resnet-digits", channels_in=1))
+        method = spec.build(settings, Architecture("resnet-digits", channels_in=1, image_size=8))
         work = rehearse(method, [first, second], budget)
         return list(dict.fromkeys(stage.name for task in work for stage in task))
     return []

@@ -89,7 +89,7 @@ def new_model(
     """
     spec, readout = named_method(options.method)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
-    architecture = Architecture(options.backbone or data.backbone, shape.channels)
+    architecture = Architecture(options.backbone or data.backbone, shape.channels, shape.size)
     BACKBONES[architecture.backbone]
     given = spec.build.memory or options.memory
     return Model(

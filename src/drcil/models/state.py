@@ -24,7 +24,7 @@ from ..reading import is_file, read_json, unsealed
 from ..seals import Seal
 from ..validation import explain
 
-FORMAT = 3
+FORMAT = 4
 STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
 OF_A_RUN = frozenset({"run", "data_digest", "previous", "stream_tasks", "versions", "task"})
 """Entries of a run's finished task, which a model does without."""
@@ -81,6 +81,8 @@ class ModelState(BaseModel):
             raise ValueError(f"'images' of {images} (channels, height, width) are not possible")
         if self.architecture.channels_in != images.channels:
             raise ValueError(f"'architecture' is not for {images.channels} channels, as 'images' have them")
+        if self.architecture.image_size != images.size:
+            raise ValueError(f"'architecture' is not for {images.size} pixels, as 'images' have them")
         if not len(data.mean) == len(data.std) == images.channels:
             raise ValueError(f"'data' needs one 'mean' and one 'std' for each of {images.channels} channels")
         if max(map(abs, data.mean)) > _LARGEST or not 1 / _LARGEST <= min(data.std) <= max(data.std) <= _LARGEST:

@@ -11,12 +11,33 @@ from ..heads.base import HEADS, Head
 from .features import BACKBONES, Backbone
 from .net import Net
 
-__all__ = ["BACKBONES", "HEADS", "build_backbone", "build_described_head", "build_head", "build_net", "require_width"]
+__all__ = [
+    "BACKBONES",
+    "HEADS",
+    "backbone_for",
+    "build_backbone",
+    "build_described_head",
+    "build_head",
+    "build_net",
+    "require_width",
+]
+
+
+def backbone_for(name: str, channels_in: int, image_size: int, **options: Any) -> Backbone:
+    """A fresh backbone for images of so many channels and pixels a side, of which not every backbone must know."""
+    sized = {"image_size": image_size} if _is_sized(name) else {}
+    return build_backbone(name, channels_in, **sized, **options)
+
+
+def _is_sized(name: str) -> bool:
+    return "image_size" in inspect.signature(BACKBONES[name]).parameters
 
 
 def build_backbone(name: str, channels_in: int, **options: Any) -> Backbone:
     """A fresh backbone for images of so many channels, in the variant that the options ask for."""
     factory = BACKBONES[name]
+    if _is_sized(name) and "image_size" not in options:
+        raise UserError(f"backbone '{name}' is made for images of one size, but no 'image_size' is given")
     try:
         inspect.signature(factory).bind(channels_in, **options)
     except TypeError:

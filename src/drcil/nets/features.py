@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -47,4 +47,26 @@ class Backbone(nn.Module, ABC):
 
 
 BACKBONES: Registry[Callable[..., Backbone]] = Registry("backbone", "drcil.nets")
-"""Factories by name; each takes the number of image channels, and as keywords the variants it offers."""
+"""Factories by name; each takes the number of image channels, and as keywords the variants it offers.
+
+One that has a keyword ``image_size`` makes backbones for images of one size, which say it in their description.
+"""
+
+Family = Literal["convolutional", "transformer"]
+"""What recipes distinguish: transformers take another optimiser and smaller rates."""
+Factory = TypeVar("Factory", bound=Callable[..., Backbone])
+
+
+def of_family(family: Family) -> Callable[[Factory], Factory]:
+    """Say which family a factory's backbones are of; without it they are convolutional."""
+
+    def mark(factory: Factory) -> Factory:
+        factory.family = family  # type: ignore[attr-defined]
+        return factory
+
+    return mark
+
+
+def family_of(backbone: str) -> Family:
+    """The family of a backbone by its name; none is built."""
+    return cast(Family, getattr(BACKBONES[backbone], "family", "convolutional"))

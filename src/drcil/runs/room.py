@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..inference.device import find_device
 from ..limits import machine_memory
 from ..models.model import Model
-from ..nets.build import build_backbone
+from ..nets.build import backbone_for
 from ..train import EngineSettings
 
 _FULL, _HALF = 4, 2
@@ -43,7 +43,7 @@ def device_memory(name: str) -> int | None:
 
 
 def maps_of_image(model: Model) -> tuple[int, int]:
-    """Numbers that one image takes at least: what all convolutions keep for training; the widest input and output.
+    """Numbers that one image takes at least: what all layers keep for training; the widest input and output.
 
     The backbone sees an image without content, which takes neither memory nor time.
     """
@@ -58,9 +58,9 @@ def maps_of_image(model: Model) -> tuple[int, int]:
 
     try:
         with torch.device("meta"), torch.no_grad():
-            backbone = build_backbone(model.method.architecture.backbone, shape.channels)
+            backbone = backbone_for(model.method.architecture.backbone, shape.channels, shape.size)
             for module in backbone.modules():
-                if isinstance(module, nn.Conv2d):
+                if isinstance(module, nn.Conv2d | nn.Linear):
                     module.register_forward_hook(note)
             backbone.eval()(torch.zeros(1, shape.channels, shape.size, shape.size))
     except Exception:
