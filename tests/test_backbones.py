@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from drcil.errors import UserError
 from drcil.keys import randomness
-from drcil.nets.build import BACKBONES, build_backbone
+from drcil.nets.build import BACKBONES, backbone_for, build_backbone
 from drcil.nets.resnet import Block, PaddedShortcut, ResNet, Shortcut
 
 PARAMETERS = {
@@ -29,7 +29,7 @@ CIFAR_STAGES = ((16, 32), (32, 16), (64, 8))
 
 
 def image_size(name: str) -> int:
-    return {"resnet18": 64, "resnet-digits": 8}.get(name, 32)
+    return {"resnet18": 64, "resnet-digits": 8, "convit-digits": 8}.get(name, 32)
 
 
 def count(module: nn.Module) -> int:
@@ -51,15 +51,16 @@ def test_resnet32_counts_stage_by_stage() -> None:
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 @pytest.mark.parametrize("channels_in", [1, 3])
 def test_every_backbone_gives_its_stage_maps_and_their_pooled_end(name: str, channels_in: int) -> None:
-    backbone = build_backbone(name, channels_in).eval()
     size = image_size(name)
+    backbone = backbone_for(name, channels_in, size).eval()
     with torch.no_grad():
         features = backbone(torch.rand(2, channels_in, size, size))
     if name in PARAMETERS:
         stages = STAGES.get(name, CIFAR_STAGES)
         assert [tuple(stage.shape) for stage in features.stages] == [(2, width, side, side) for width, side in stages]
-    assert backbone.stage_maps
-    assert features.last is features.stages[-1]
+    assert bool(features.stages) is backbone.stage_maps
+    if backbone.stage_maps:
+        assert features.last is features.stages[-1]
     assert features.last.shape[1] == backbone.channels
     assert min(features.last.shape[2:]) >= 2
     torch.testing.assert_close(features.pooled, features.last.flatten(2).mean(dim=2))
@@ -68,7 +69,7 @@ def test_every_backbone_gives_its_stage_maps_and_their_pooled_end(name: str, cha
 
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 def test_a_description_survives_json_and_builds_the_same_architecture(name: str) -> None:
-    backbone = build_backbone(name, 2)
+    backbone = backbone_for(name, 2, image_size(name))
     again = build_backbone(**json.loads(json.dumps(backbone.describe())))
     again.load_state_dict(backbone.state_dict(), strict=True)
     assert (BACKBONES[name].__doc__ or "").strip(), "`drcil list` prints the factory's docstring"

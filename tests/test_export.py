@@ -10,13 +10,13 @@ from torch.utils._pytree import tree_leaves
 
 from drcil.heads import LinearHead, Logits
 from drcil.keys import generator, randomness
-from drcil.nets.build import BACKBONES, HEADS, build_backbone, build_head
+from drcil.nets.build import BACKBONES, HEADS, backbone_for, build_backbone, build_head
 from drcil.nets.expanded import ExpandedNet
 from drcil.nets.net import Net
 from tokens import Tokens
 
-SIZES = {"resnet18": 64, "resnet-digits": 8}
-FAST = ("resnet-digits", "resnet32", "resnet18")
+SIZES = {"resnet18": 64, "resnet-digits": 8, "convit-digits": 8}
+FAST = ("resnet-digits", "resnet32", "resnet18", "convit-digits")
 PAIRS = [
     # Every head and every kind of backbone once; all other pairs take minutes.
     pytest.param(
@@ -48,7 +48,7 @@ def check_exported(net: nn.Module, size: int) -> None:
 @pytest.mark.parametrize(("backbone", "head"), PAIRS)
 def test_a_grown_net_and_its_folded_form_are_exported(backbone: str, head: str) -> None:
     with randomness("test", backbone, head):
-        eyes = build_backbone(backbone, 3)
+        eyes = backbone_for(backbone, 3, SIZES.get(backbone, 16))
         net = Net(eyes, build_head(head, eyes.channels))
         net.head.grow(2)
         net.head.grow(3)

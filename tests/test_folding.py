@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drcil.heads.base import HEADS, Head, Logits
 from drcil.keys import generator, randomness
-from drcil.nets.build import BACKBONES, build_backbone, build_head, build_net
+from drcil.nets.build import BACKBONES, backbone_for, build_backbone, build_head, build_net
 from drcil.nets.folding import fold_convolutions
 from drcil.nets.net import FoldedNet, Net
 
@@ -50,8 +50,12 @@ def used(module: nn.Module, *key: int | str) -> nn.Module:
     return module
 
 
+def image_size(name: str) -> int:
+    return {"resnet18": 48, "resnet-digits": 8, "convit-digits": 8}.get(name, 32)
+
+
 def images_for(name: str) -> Tensor:
-    size = {"resnet18": 48, "resnet-digits": 8}.get(name, 32)
+    size = image_size(name)
     return torch.rand(4, 3, size, size, generator=generator("test", "images", name))
 
 
@@ -69,7 +73,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_folding_changes_no_feature(name: str, options: dict[str, Any]) -> None:
     with randomness("test", name):
-        backbone = build_backbone(name, 3, **options)
+        backbone = backbone_for(name, 3, image_size(name), **options)
     used(backbone, name).eval()
     before = copy.deepcopy(backbone.state_dict())
     folded = fold_convolutions(backbone)
