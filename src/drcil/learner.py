@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +29,7 @@ from .models.directory import read_model, save_model
 from .models.model import Model, ModelOptions, new_model
 from .models.predictor import Prediction, Predictor
 from .nets.output import Readout
+from .nets.weights import Weights
 from .streams.budget import Budget
 from .streams.memory import Memory
 from .streams.next_task import next_task, require_next
@@ -52,6 +55,7 @@ class Learner:
         method: str,
         *,
         backbone: str | None = None,
+        weights: str | os.PathLike[str] | None = None,
         memory: str | int | None = None,
         augment: str | None = None,
         seed: int = 0,
@@ -61,7 +65,10 @@ class Learner:
         journal: Journal | None = None,
         **engine: Any,
     ) -> None:
-        """``engine``: ``device``, ``precision``, ``workers`` and the other engine settings."""
+        """``weights``: a file, or a model directory, that the backbone starts from.
+
+        ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
+        """
         options = ModelOptions(
             text("method", method),
             backbone=optional(text, "backbone", backbone),
@@ -70,6 +77,7 @@ class Learner:
             seed=whole("seed", seed, SEED),
             epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
             settings=optional(instance, "settings", settings, Mapping) or {},
+            weights=None if weights is None else Weights.of(weights),
         )
         self._set_up(options, None, engine_settings(engine), listener, journal)
 
@@ -151,9 +159,16 @@ class Learner:
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
         with self._all_or_nothing():
-            self._model = self._model or new_model(self._options, task.spec, shape, task.budget, task.stream)
-            self._learn(task, self._model)
+            self._learn(task, self._model or self._begin(task, shape))
         self._predictor = None
+
+    def _begin(self, task: Task, shape: ImageShape) -> Model:
+        """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
+        self._model = new_model(self._options, task.spec, shape, task.budget, task.stream)
+        misfits = self._model.method.misfits()
+        if misfits:
+            warnings.warn(misfits, stacklevel=3)
+        return self._model
 
     def _learn(self, task: Task, model: Model) -> None:
         model.require_exemplars(task.total)

@@ -36,6 +36,10 @@ class Seal:
     def of(cls, content: bytes) -> Seal:
         return cls(len(content), _checksum(content))
 
+    @classmethod
+    def of_file(cls, path: Path) -> Seal:
+        return cls(file_size(path), _checksum_of(path))
+
 
 def require_unchanged(path: Path, seal: Seal) -> None:
     """The file must be the one that was sealed."""

@@ -25,6 +25,7 @@ def compare(
     order_seed: options.OrderSeed = None,
     memory: options.Memory = None,
     backbone: options.Backbone = None,
+    weights: options.WeightsFile = None,
     data: options.Data = None,
     tasks: options.Tasks = None,
     image_size: options.ImageSize = None,
@@ -89,6 +90,7 @@ def compare(
             order_seed=order_seed,
             memory=memory if may_choose_memory(method) else None,
             backbone=backbone,
+            weights=weights,
             data=data,
             tasks=tasks,
             image_size=image_size,
@@ -128,7 +130,7 @@ def compare(
                 for entry in entries:
                     if entry.result is not None:
                         display.say(f"{entry.name}: reused from {entry.directory}")
-                carry_out(entries, jobs, lambda entry: start_run(entry, present, place / LOGS), display)
+                carry_out(entries, jobs, lambda entry: start_run(entry, present, place / LOGS, display.say), display)
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to continue") from None
         summaries = summarise(

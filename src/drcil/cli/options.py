@@ -36,6 +36,16 @@ Memory = Annotated[
     ),
 ]
 Backbone = Annotated[str | None, typer.Option(help="See 'drcil list backbones'.", rich_help_panel=WHAT)]
+WeightsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Weights that the backbone starts from: .safetensors, .pth, or a model.",
+        rich_help_panel=WHAT,
+        callback=usable,
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(

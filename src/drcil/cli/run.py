@@ -10,6 +10,7 @@ import typer
 from ..limits import EVERY, SEED
 from . import options
 from .checks import usable, within
+from .output import warn
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
@@ -27,6 +28,7 @@ def run(
     order_seed: options.OrderSeed = None,
     memory: options.Memory = None,
     backbone: options.Backbone = None,
+    weights: options.WeightsFile = None,
     head: Annotated[
         str | None, typer.Option(help="Head of a pipeline; see 'drcil list heads'.", rich_help_panel=options.WHAT)
     ] = None,
@@ -91,6 +93,7 @@ def run(
         order_seed=order_seed,
         memory=memory,
         backbone=backbone,
+        weights=weights,
         data=data,
         tasks=tasks,
         image_size=image_size,
@@ -109,4 +112,4 @@ def run(
         listener=listener,
     )
     plan = make_plan(chosen)
-    train(begin_run(chosen, out, plan), plan, json=json, quiet=quiet)
+    train(begin_run(chosen, out, plan, warn), plan, json=json, quiet=quiet)

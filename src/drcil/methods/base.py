@@ -14,9 +14,11 @@ from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..heads.base import Head
 from ..nets.build import backbone_for
-from ..nets.features import family_of
+from ..nets.features import Backbone, family_of
+from ..nets.fitting import misfits, start_from
 from ..nets.net import Net
 from ..nets.output import Readout
+from ..nets.weights import Weights
 from ..stages import Engine, Stage
 from ..streams.stream import Task
 from .objectives import cross_entropy
@@ -31,6 +33,8 @@ class Architecture:
     backbone: str
     channels_in: int
     image_size: int
+    weights: Weights | None = None
+    """What it starts from; None: from random numbers."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,22 @@ class Method(ABC):
         return net
 
     def new_net(self, head: Callable[[int], Head]) -> Net:
-        """A fresh backbone with this kind of head (made for the backbone's width)."""
+        """A fresh backbone, from weights if some were named, with this kind of head (made for the backbone's width)."""
+        backbone = self._fresh_backbone()
+        if self.architecture.weights is not None:
+            start_from(backbone, self.architecture.weights)
+        return Net(backbone, head(backbone.channels))
+
+    def _fresh_backbone(self) -> Backbone:
         own = self.architecture
         # A transformer has neither shortcuts to choose nor a ReLU at its end.
         options = self.backbone_options if family_of(own.backbone) == "convolutional" else {}
-        backbone = backbone_for(own.backbone, own.channels_in, own.image_size, **options)
-        return Net(backbone, head(backbone.channels))
+        return backbone_for(own.backbone, own.channels_in, own.image_size, **options)
+
+    def misfits(self) -> str:
+        """What of the weights does not fit the backbone, in a sentence; empty: all of it fits, or there are none."""
+        weights = self.architecture.weights
+        return "" if weights is None else misfits(self._fresh_backbone, weights)
 
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
         """The net that task 1 trains: a fresh one, grown to the task's classes, and kept as the part ``net``."""

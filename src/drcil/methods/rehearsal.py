@@ -58,7 +58,8 @@ def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list
     A ``UserError`` that learning would raise is raised here. Any other exception may be due to features that are
     not those of the images: then nothing is known of the task, nor of those after it, and their lists are empty.
     """
-    fresh, memory = type(method)(method.settings, method.architecture), Memory(budget)
+    # Which weights it starts from makes no difference, and after the first task their file may be gone.
+    fresh, memory = type(method)(method.settings, replace(method.architecture, weights=None)), Memory(budget)
     work: list[list[StageWork]] = []
     # Whatever is drawn here, the run draws what it would have drawn.
     with randomness("rehearsal"):

@@ -9,16 +9,12 @@ rows of the classifier divided by the tasks.
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,9 +25,10 @@ from ..errors import UserError
 from ..methods.maf import Maf
 from ..methods.parts import Number
 from ..nets.net import Net
-from ..reading import is_file, open_file, unreadable
+from ..reading import is_file
 from ..streams.budget import Budget
 from ..streams.protocols import class_order
+from ..torchfiles import read_torch_file
 from .directory import save_model
 from .model import Model, ModelOptions, new_model
 from .state import STATE
@@ -106,7 +103,7 @@ def import_checkpoint(path: Path) -> Model:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The file's content, of which task, seed and the number of classes make sense together."""
-    content = _load(path)
+    content = read_torch_file(path, _LIMIT)
     tensors = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
@@ -139,41 +136,6 @@ def published_name(own: str) -> str:
         return f"{_LAYERS[layer]}.{tensor}"
     kind, half = {"conv": "conv", "norm": "bn"}[block["kind"]], {"first": "a", "second": "b"}[block["half"]]
     return f"convnet.stage_{int(block['stage']) + 1}.{block['block']}.{kind}_{half}.{tensor}"
-
-
-def _load(path: Path) -> Any:
-    """The tensors and plain values of a file whose checksums are right. Nothing else is ever unpickled."""
-    try:
-        with open_file(path, _LIMIT) as file:
-            _require_sound_zip(path, file)
-            file.seek(0)
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, MemoryError) as error:
-        raise unreadable(path, error) from error
-    except pickle.UnpicklingError:
-        raise UserError(f"{path} is refused: it holds Python objects other than tensors and plain values") from None
-    except UserError:
-        raise
-    except Exception:  # a pickle of anything can fail in any way
-        raise UserError(f"{path} is not a checkpoint: it is a zip archive of something else") from None
-
-
-def _require_sound_zip(path: Path, file: BinaryIO) -> None:
-    """An archive of whole members that are stored as they are, which is how torch writes them."""
-    try:
-        if file.read(4) != b"PK\x03\x04":  # Something else may stand before an archive, and torch would read that.
-            raise zipfile.BadZipFile
-        with zipfile.ZipFile(file) as archive:
-            packed = sum(member.file_size for member in archive.infolist()) > _LIMIT or any(
-                member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()
-            )
-            damaged = None if packed else archive.testzip()
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error):
-        raise UserError(f"{path} is not a checkpoint, or it is truncated: it is not a complete zip archive") from None
-    if packed:
-        raise UserError(f"{path} is not a checkpoint: what is in it is compressed, or more than its size allows")
-    if damaged is not None:
-        raise UserError(f"{path} is damaged: the checksum of {damaged} in it is wrong")
 
 
 def _number(path: Path, content: Mapping[str, Any], name: str) -> int:

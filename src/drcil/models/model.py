@@ -14,6 +14,7 @@ from ..methods.resolve import resolve_settings
 from ..methods.spec import named_method
 from ..nets.build import BACKBONES
 from ..nets.output import Readout
+from ..nets.weights import Weights
 from ..streams.budget import Budget
 from ..streams.memory import Memory
 
@@ -30,6 +31,8 @@ class ModelOptions:
     seed: int = 0
     epochs_scale: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: Weights | None = None
+    """What the backbone starts from; None: from random numbers."""
 
     def __post_init__(self) -> None:
         demanded = named_method(self.method)[0].build.memory
@@ -89,7 +92,7 @@ def new_model(
     """
     spec, readout = named_method(options.method)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
-    architecture = Architecture(options.backbone or data.backbone, shape.channels, shape.size)
+    architecture = Architecture(options.backbone or data.backbone, shape.channels, shape.size, options.weights)
     BACKBONES[architecture.backbone]
     given = spec.build.memory or options.memory
     return Model(

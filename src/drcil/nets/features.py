@@ -41,6 +41,14 @@ class Backbone(nn.Module, ABC):
     def describe(self) -> dict[str, Any]:
         """Name and options, as JSON, from which the same architecture can be built again."""
 
+    def as_published(self) -> nn.Module:
+        """The module whose tensors have the names that files of weights use."""
+        return self
+
+    def adapted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file, by name, as this backbone can take them."""
+        return tensors
+
     def normalised_convolutions(self) -> list[tuple[str, str]]:
         """Pairs (convolution, batch norm right behind it) by module name: what folding joins."""
         return []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -29,12 +31,21 @@ RUNS = Path("runs")
 ENVIRONMENT = "environment.json"
 
 
-def begin_run(settings: RunSettings, directory: Path | None = None, plan: Plan | None = None) -> Run:
+def begin_run(
+    settings: RunSettings,
+    directory: Path | None = None,
+    plan: Plan | None = None,
+    told: Callable[[str], None] = warnings.warn,
+) -> Run:
     """A new run; nothing that is already there is touched.
 
     Whatever would end the run once its directory exists is found out first, by planning it; ``plan``: it was planned.
+    ``told`` hears what of the weights it starts from does not fit.
     """
     stream = (plan or plan_run(settings)).stream
+    misfits = fresh_model(settings, stream).method.misfits()
+    if misfits:
+        told(misfits)
     plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, stream)])
     settings = settings.model_copy(update={"plugins": tuple(plugins)})
     run = Run(unused(RUNS / settings.name) if directory is None else directory, settings)

@@ -69,7 +69,9 @@ def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
 
 def fresh_model(run: RunSettings, stream: Stream) -> Model:
     """The model that a run begins with: known method and backbone, valid settings, a memory that will do."""
-    options = ModelOptions(run.method, run.backbone, run.memory, run.augment, run.seed, run.epochs_scale, run.settings)
+    options = ModelOptions(
+        run.method, run.backbone, run.memory, run.augment, run.seed, run.epochs_scale, run.settings, run.weights
+    )
     shape = ImageShape.of(stream.dataset.train.source)
     model = new_model(options, stream.dataset.spec, shape, stream.budget, run.stream)
     model.require_exemplars(sum(stream.sizes[: run.tasks]))

@@ -17,6 +17,7 @@ from ..limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, TASKS, VALIDATION
 from ..limits import ORDER_SEED as ORDER_SEEDS
 from ..methods.spec import named_method
 from ..nets.features import BACKBONES
+from ..nets.weights import Weights
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
@@ -48,6 +49,8 @@ class RunSettings(BaseModel):
     """Class order."""
     memory: Name | None = None
     backbone: Name | None = None
+    weights: Weights | None = None
+    """What the backbone starts from."""
     data: str | None = None
     """The data directory."""
     threads: int | None = Field(default=None, ge=1, le=2**31 - 1)
@@ -69,10 +72,11 @@ class RunSettings(BaseModel):
 
     def choices(self) -> dict[str, Any]:
         """What cannot change halfway, as JSON: not where things are, when to stop, how it is computed and read."""
-        left_out = {"readout", "data", "threads", "tasks", "engine", "listeners", "plugins"}
+        left_out = {"readout", "weights", "data", "threads", "tasks", "engine", "listeners", "plugins"}
         chosen = self.model_dump(mode="json", exclude=left_out)
+        weights = {"weights": self.weights.seal.checksum} if self.weights else {}
         compiled = {"compile": True} if self.engine.compile else {}
-        return {**chosen, "precision": self.engine.precision, **compiled}
+        return {**chosen, "precision": self.engine.precision, **compiled, **weights}
 
     @property
     def name(self) -> str:
@@ -103,6 +107,8 @@ def make_settings(**given: Any) -> RunSettings:
     for table, name in ((BACKBONES, "backbone"), (AUGMENTS, "augment")):
         if name in chosen:
             table[chosen[name]]
+    if "weights" in chosen:
+        chosen["weights"] = Weights.of(chosen["weights"])
     kind = data_kind(parse_stream(chosen["stream"]).dataset)
     return checked(merge(load_profile(chosen.get("profile", "full"), kind), chosen))
 

@@ -6,6 +6,7 @@ Every run is a process of its own, so that one that fails leaves the others alon
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -44,13 +45,13 @@ class Worker(Protocol):
     def close(self) -> None: ...
 
 
-def start_run(entry: Entry, load: Load, logs: Path) -> Child:
+def start_run(entry: Entry, load: Load, logs: Path, told: Callable[[str], None] = warnings.warn) -> Child:
     """A process that goes on with the run, which is begun here unless it is already."""
     if not entry.begun:
         stream = load_stream(entry.settings, load().dataset)
         # Another comparison may have begun one of this name since the runs were planned.
         entry.directory = unused(entry.directory)
-        begin_run(entry.settings, entry.directory, plan_run(entry.settings, stream))
+        begin_run(entry.settings, entry.directory, plan_run(entry.settings, stream), told)
         entry.begun = True
     return Child(["resume", str(entry.directory)], logs / f"{entry.directory.name}.log")
 
