@@ -140,7 +140,10 @@ VERBS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
         "show": lambda place: ["show", str(place / "stopped"), "--json"],
         "resume": lambda place: ["resume", str(place / "stopped"), "--json", "--quiet"],
     },
-    "model": {"evaluate": lambda place: ["evaluate", str(place / "model"), STREAM, "--json"]},
+    "model": {
+        "evaluate": lambda place: ["evaluate", str(place / "model"), STREAM, "--json"],
+        "predict": lambda place: ["predict", str(place / "model"), str(place / "folder/test/cat/0.png"), "--json"],
+    },
     "folder": {
         "check": lambda place: ["data", "check", f"folder:{place}/folder"],
         "run": _folder_run,
@@ -148,7 +151,7 @@ VERBS: dict[str, dict[str, Callable[[Path], list[str]]]] = {
     "comparison": {"compare": _compare},
 }
 """By thing: the verbs that read it."""
-EXACT = ("show", "resume", "evaluate")
+EXACT = ("show", "resume", "evaluate", "predict")
 """The verbs whose answer must be the undamaged one, or none."""
 
 

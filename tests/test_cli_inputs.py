@@ -30,6 +30,7 @@ BASES: dict[str, list[str]] = {
     "resume": ["resume", "nothing"],
     "show": ["show", "nothing"],
     "evaluate": ["evaluate", "nothing", "digits-b0-5"],
+    "predict": ["predict", "nothing", "-"],
     "import": ["import", "nothing", "--out", "o"],
     "list": ["list", "methods"],
     "data check": ["data", "check", "digits"],
@@ -76,7 +77,7 @@ ALL = [(verb, option) for verb, option, _ in options()]
 PATH_OPTIONS = ("--out", "--data")
 NUMBER_OPTIONS = (
     "--seed", "--order-seed", "--seeds", "--tasks", "--image-size", "--epochs-scale", "--validation", "--jobs",
-    "--threads", "--workers", "--eval-every",
+    "--threads", "--workers", "--eval-every", "--top", "--threshold", "--batch",
 )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_predictions_are_named_and_agree_with_the_evaluation(taught: Learner) ->
     assert taught.evaluate(arrays(test), truth) == pytest.approx(taught.evaluate(test))
     for prediction in predictions:
         assert len(set(prediction.classes)) == 2
-        assert prediction.scores[0] >= prediction.scores[1]
+        assert prediction.probabilities[0] >= prediction.probabilities[1]
     assert len(taught.predict(arrays(test), top=99)[0].classes) == 4
 
 

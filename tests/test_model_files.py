@@ -89,7 +89,9 @@ def outcome(model: Path) -> str | None:
     try:
         learner = drcil.load(model, device="cpu")
         answers = learner.predict(PIXELS, top=len(learner.classes))
-        assert all(np.isfinite(answer.scores).all() and set(answer.classes) == {*learner.classes} for answer in answers)
+        assert all(
+            np.isfinite(answer.probabilities).all() and set(answer.classes) == {*learner.classes} for answer in answers
+        )
         assert learner.memory.images is None or (learner.memory.images.source.read(learner.memory.rows).ndim == 4)
         sentence = None
     except UserError as error:

@@ -46,14 +46,16 @@ def test_a_saved_model_predicts_as_its_learner_does(taught: Learner, saved: Path
     assert predictor.evaluate(STREAM[1].test, readout=readout) == taught.evaluate(STREAM[1].test, readout=readout)
 
 
-def test_scores_are_those_of_the_net_in_evaluation_mode(taught: Learner) -> None:
+def test_probabilities_are_those_of_the_net_in_evaluation_mode(taught: Learner) -> None:
     net, data = taught.method.net, taught.model.data
     with torch.no_grad():
         normalised = (torch.from_numpy(PIXELS)[:, None].float() / 255 - data.mean[0]) / data.std[0]
-        expected = net.eval()(normalised).logits.fused.topk(4, dim=1)
+        likely = net.eval()(normalised).logits.fused.softmax(dim=1)
+        expected = likely.topk(4, dim=1)
     predictions = taught.predict(PIXELS, top=4, readout="classifier")
     assert [one.classes for one in predictions] == [tuple(taught.classes[i] for i in row) for row in expected.indices]
-    np.testing.assert_allclose([one.scores for one in predictions], expected.values, atol=1e-4)
+    np.testing.assert_allclose([one.probabilities for one in predictions], expected.values, atol=1e-5)
+    np.testing.assert_allclose(taught.predictor().probabilities(PIXELS, "classifier"), likely, atol=1e-5)
 
 
 def test_nets_are_frozen_and_built_once(taught: Learner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ TASKS = Bounds(1, 1_000_000)
 IMAGE_SIZE = Bounds(4, 4096)
 EPOCHS_SCALE = Bounds(0.0, 1000.0, open_below=True)
 VALIDATION = Bounds(0.0, 1.0, open_above=True)
+SHARE = Bounds(0.0, 1.0)
 THREADS = Bounds(1, max(256, 4 * (os.cpu_count() or 1)))
 """With many more than there are cores nothing moves, and with very many the process is killed."""
 WORKERS = Bounds(0, 256)

@@ -23,6 +23,7 @@ from .import_ import import_checkpoints
 from .list import list_known
 from .options import Plugin
 from .output import warn
+from .predict import predict
 from .resume import resume
 from .run import run
 from .show import show
@@ -66,6 +67,7 @@ app.command()(check)
 app.command()(resume)
 app.command()(show)
 app.command()(evaluate)
+app.command()(predict)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
 app.add_typer(data, name="data")

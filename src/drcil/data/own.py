@@ -17,15 +17,16 @@ from ..arguments import path as given_path
 from ..errors import UserError
 from .datasets import cifar100, digits, folder
 from .datasets.dataset import DataSpec
+from .pictures import picture_files
 from .sources.decode import SMALL, Mode, centre_view, natural_size, short_side
-from .sources.filelist import FileList, image_names
+from .sources.filelist import FileList
 from .sources.files import FileSource
 from .sources.imageset import ArraySource, Source
 from .sources.opening import UNREADABLE, open_picture, reason
 from .sources.shrink import shrink
 
 _ACCEPTED = (
-    "give an array (N, H, W) or (N, H, W, C), a tensor (N, C, H, W), a list of pictures or of paths, "
+    "give a picture, an array (N, H, W) or (N, H, W, C), a tensor (N, C, H, W), a list of pictures or of paths, "
     "or the path of a file or of a directory"
 )
 
@@ -42,7 +43,9 @@ def images_from(images: Any, size: int | None = None, channels: int | None = Non
         return images
     if isinstance(images, str | os.PathLike):
         path = given_path("the path of images", images, any_name=True)
-        images = [path / name for name in image_names(path)] if os.path.isdir(path) else [path]
+        images = list(picture_files(path))
+    if isinstance(images, Image.Image):
+        images = [images]
     if isinstance(images, Tensor):
         return _from_batch(_channels_last(images), size, channels)
     if isinstance(images, np.ndarray) and images.ndim in (3, 4):

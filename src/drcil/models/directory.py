@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ..arguments import path as checked_path
+from ..data.sources.filelist import directory_names
 from ..data.sources.imageset import ImageSet, Source
 from ..disk import put_back, read_tensors, write_directory, write_tensors
 from ..errors import UserError
@@ -26,13 +27,14 @@ from ..nets.description import ExpandedForm, NetForm
 from ..nets.features import BACKBONES
 from ..nets.net import Net
 from ..plugins import needed_plugins, require_plugins
+from ..reading import is_file
 from ..seals import Seal
 from ..streams.budget import Budget
 from ..streams.memory import Memory
 from ..validation import explain
 from .exemplars import recalled, stored
 from .model import Model
-from .state import FORMAT, MEMORY, STATE, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
+from .state import FORMAT, MEMORY, STATE, TASKS, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
 
 _FILES = {STATE, WEIGHTS, MEMORY}
 
@@ -97,7 +99,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
 
     Those of the source ``at_hand`` are taken from there, others found again in the data directory.
     """
-    directory = checked_path("the path of a model", path)
+    directory = model_at(checked_path("the path of a model", path))
     state = parse_state(directory)
     require_plugins(state.plugins, directory)
     spec = METHODS[state.method]
@@ -131,6 +133,14 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     if tuple(model.readouts()) != state.readouts:
         raise UserError(f"{directory / STATE} names other readouts than '{state.method}' has")
     return model
+
+
+def model_at(path: Path) -> Path:
+    """The model directory that a path means: itself, or the last finished task of a run."""
+    if not is_file(path / STATE) and os.path.isdir(path / TASKS):
+        finished = [name for name in directory_names(path / TASKS) if is_file(path / TASKS / name / STATE)]
+        return path / TASKS / max(finished, key=lambda name: (len(name), name)) if finished else path
+    return path
 
 
 def read_beside(directory: Path, state: ModelState, name: str) -> dict[str, Tensor]:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
 from ..arguments import instance, text, whole
 from ..data.own import images_from
-from ..data.sources.imageset import ImageSet, ImageShape, Source
+from ..data.pictures import Unreadable, decoded
+from ..data.sources.files import FileSource
+from ..data.sources.imageset import ArraySource, ImageSet, ImageShape, Source
 from ..errors import UserError, unknown
 from ..inference.device import find_device
 from ..inference.frozen import frozen_readouts
 from ..inference.inference import Inference
 from ..inference.ranking import Ranking
-from ..limits import TOP, Precision
-from ..nets.output import Readout
+from ..limits import BATCH, TOP, Precision
+from ..nets.output import Output, Readout
 from ..streams.next_task import named_images
 from .directory import read_model
 from .model import Model
@@ -27,31 +32,46 @@ from .model import Model
 
 @dataclass(frozen=True)
 class Prediction:
-    """The best classes for one image, best first, with the readout's scores."""
+    """The best classes for one image, best first, each with its probability."""
 
     classes: tuple[str, ...]
-    scores: tuple[float, ...]
+    probabilities: tuple[float, ...]
+    file: str | None = field(default=None, compare=False)
+    """Where the image is, if it is a file."""
 
     @property
     def label(self) -> str:
+        """The most probable class."""
         return self.classes[0]
+
+    @property
+    def probability(self) -> float:
+        """That of the label."""
+        return self.probabilities[0]
 
 
 class Predictor:
     """Frozen, folded readouts with class names, image shape and normalisation; the nets are built once.
 
-    Pictures, paths, arrays or tensors in, ranked classes with scores out.
+    Pictures, paths, arrays or tensors in, ranked classes with probabilities out.
     """
 
     def __init__(
-        self, readouts: Mapping[str, Readout], classes: Sequence[str], shape: ImageShape, inference: Inference
+        self,
+        readouts: Mapping[str, Readout],
+        classes: Sequence[str],
+        shape: ImageShape,
+        inference: Inference,
+        temperature: float = 1.0,
     ) -> None:
-        """``readouts``: the leading one first; copies of them are kept."""
+        """``readouts``: the leading one first; copies of them are kept. ``temperature``: what scores are divided by
+        before they become probabilities.
+        """
         instance("readouts", readouts, Mapping)
         if not instance("classes", classes, Sequence):
             raise UserError("there is nothing to predict yet: no task has been learnt")
         self.classes, self.shape = tuple(classes), instance("shape", shape, ImageShape)
-        self._inference = instance("inference", inference, Inference)
+        self._inference, self.temperature = instance("inference", inference, Inference), temperature
         self._readouts = frozen_readouts(readouts)
         for readout in self._readouts.values():
             for part in (readout.net, readout.scores):
@@ -69,16 +89,57 @@ class Predictor:
         return tuple(self._readouts)
 
     def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
-        """The ``top`` best class names for each image, by the leading readout or another."""
-        top = whole("top", top, TOP)
+        """The ``top`` most probable classes for each image, by the leading readout or another.
+
+        Images: a path of a file or of a directory, a picture, an array, a tensor, or a list of such.
+        """
         source = self._source(images)
-        rows = np.arange(len(source), dtype=np.int64)
-        ranking = self.rank(ImageSet(source, rows, np.zeros_like(rows)), top, [self._named(readout)])
-        ((classes, scores),) = ranking.values()
+        found = self._predicted(_unlabelled(source), whole("top", top, TOP), readout)
+        if not isinstance(source, FileSource):
+            return found
+        return [replace(one, file=source.name(row)) for row, one in enumerate(found)]
+
+    def predict_files(
+        self, paths: Iterable[str | os.PathLike[str]], top: int = 1, readout: str | None = None, batch: int = 64
+    ) -> Iterator[Prediction | Unreadable]:
+        """The same for any number of files, one after the other, in memory that does not grow with their number.
+
+        A file that cannot be read as an image is answered with the reason, and the others go on.
+        """
+        self._named(readout)
+        top = whole("top", top, TOP)
+        for names, views in decoded(paths, self.shape, self._inference.workers, whole("batch", batch, BATCH)):
+            images = [view for view in views if not isinstance(view, str)]
+            found: Iterator[Prediction] = iter(())
+            if images:
+                pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+                found = iter(self._predicted(_unlabelled(ArraySource(pixels)), top, readout))
+            for name, view in zip(names, views, strict=True):
+                yield Unreadable(name, view) if isinstance(view, str) else replace(next(found), file=name)
+
+    def probabilities(self, images: Any, readout: str | None = None) -> npt.NDArray[np.float32]:
+        """The probability of every class for each image, (N, classes), in the order of ``classes``."""
+        likely, seen = self._likelihoods(self._named(readout)), _unlabelled(self._source(images))
+        (found,) = self._inference.outputs(likely.net, seen, lambda output: (likely.scores(output),))
+        array: npt.NDArray[np.float32] = found.numpy()
+        return array
+
+    def _predicted(self, images: ImageSet, top: int, readout: str | None) -> list[Prediction]:
+        name = self._named(readout)
+        classes, values = self._inference.rank({name: self._likelihoods(name)}, images, top)[name]
         return [
-            Prediction(tuple(self.classes[label] for label in labels), tuple(values))
-            for labels, values in zip(classes.tolist(), scores.tolist(), strict=True)
+            Prediction(tuple(self.classes[label] for label in labels), tuple(likely))
+            for labels, likely in zip(classes.tolist(), values.tolist(), strict=True)
         ]
+
+    def _likelihoods(self, name: str) -> Readout:
+        """The readout, its scores made probabilities: softmax of them, divided by the temperature."""
+        readout = self._readouts[name]
+
+        def softmax(output: Output) -> Tensor:
+            return (readout.scores(output) / self.temperature).softmax(dim=1)
+
+        return Readout(readout.net, softmax)
 
     def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
         """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
@@ -95,10 +156,8 @@ class Predictor:
 
     def rank(self, images: ImageSet, best: int = 10, readouts: Sequence[str] | None = None) -> dict[str, Ranking]:
         """The best classes of each image, as labels, by these readouts or all; each net sees the images once."""
-        given = ImageShape.of(instance("images", images, ImageSet).source)
+        self._require_shape(instance("images", images, ImageSet).source)
         best = whole("best", best, TOP)
-        if str(given) != str(self.shape):
-            raise UserError(f"the images are of {given} (channels, height, width), but the model takes {self.shape}")
         chosen = {self._named(name): self._readouts[self._named(name)] for name in readouts or self._readouts}
         return self._inference.rank(chosen, images, best)
 
@@ -110,7 +169,20 @@ class Predictor:
         return name
 
     def _source(self, images: Any) -> Source:
-        return images_from(images, self.shape.size, self.shape.channels)
+        source = images_from(images, self.shape.size, self.shape.channels)
+        self._require_shape(source)
+        return source
+
+    def _require_shape(self, source: Source) -> None:
+        given = ImageShape.of(source)
+        if str(given) != str(self.shape):
+            raise UserError(f"the images are of {given} (channels, height, width), but the model takes {self.shape}")
+
+
+def _unlabelled(source: Source) -> ImageSet:
+    """All images of a source; nobody asks for their labels."""
+    rows = np.arange(len(source), dtype=np.int64)
+    return ImageSet(source, rows, np.zeros_like(rows))
 
 
 def load_predictor(

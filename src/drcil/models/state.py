@@ -26,6 +26,8 @@ from ..validation import explain
 
 FORMAT = 4
 STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
+TASKS = "tasks"
+"""Where a run keeps a model for each finished task."""
 OF_A_RUN = frozenset({"run", "data_digest", "previous", "stream_tasks", "versions", "task"})
 """Entries of a run's finished task, which a model does without."""
 

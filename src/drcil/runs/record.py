@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import UserError
 from ..metrics import History, TaskPrediction
-from ..models.state import STATE, ModelState, misfit, parse_state, read_state
+from ..models.state import STATE, TASKS, ModelState, misfit, parse_state, read_state
 from ..reading import checksum
 
-TASKS = "tasks"
 PREDICTIONS = "predictions.safetensors"
 
 

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..learner import Learner
 from ..metrics import measure
 from ..models.directory import read_beside, read_model, write_model
-from ..models.state import read_state
+from ..models.state import TASKS, read_state
 from ..plugins import require_plugins
 from ..reading import checksum, is_file, read_sealed, read_toml
 from ..streams.stream import Stream
@@ -41,7 +41,6 @@ from .match import require_match
 from .plan import Plan, fresh_model, plan_run
 from .record import (
     PREDICTIONS,
-    TASKS,
     FinishedTask,
     TaskFigures,
     TaskRecord,

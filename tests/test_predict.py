@@ -1,0 +1,163 @@
+"""``drcil predict``: files, folders and lists of them, what cannot be read, and the forms of the answer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import drcil
+from drcil import Learner
+from drcil.cli import main
+from drcil.data.pictures import Unreadable, picture_files
+from drcil.models.predictor import Prediction
+from drcil.streams.stream import make_stream
+
+STREAM = make_stream("digits-b0-5")
+TEST = STREAM[1].test.subset(range(12))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    learner = Learner("replay", epochs_scale=0.1, device="cpu")
+    for task in STREAM[:2]:
+        learner.learn(task)
+    place = tmp_path_factory.mktemp("model") / "digits"
+    learner.save(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of folders, with a picture that is none and files that nobody means."""
+    place = tmp_path_factory.mktemp("pictures")
+    for number, pixels in enumerate(TEST.source.read(TEST.rows)[:, 0].numpy()):
+        folder = place / f"folder{number % 2}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.png")
+    (place / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
+    (place / "notes.txt").write_text("not an image")
+    (place / ".hidden.png").write_bytes(b"")
+    return place
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = main(["predict", *map(str, arguments), "--device", "cpu"])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_folder_is_answered_file_by_file_and_what_cannot_be_read_is_named(
+    model: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = answered(capsys, model, pictures, "--json", "--top", "3", "--batch", "5")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert code == 1 and "broken.jpg cannot be read as an image" in err and "1 file could not be read" in err
+    files = [*sorted(pictures.glob("folder0/*")), *sorted(pictures.glob("folder1/*"))]
+    assert [one["file"] for one in found] == list(map(str, files))
+    predictor = drcil.load_predictor(model, device="cpu")
+    for one, expected in zip(found, predictor.predict(files, top=3), strict=True):
+        assert [entry["class"] for entry in one["classes"]] == list(expected.classes)
+        assert [entry["probability"] for entry in one["classes"]] == pytest.approx(expected.probabilities, abs=1e-5)
+        assert one["label"] == expected.label and expected.file == one["file"]
+
+
+def test_single_files_are_a_line_each(model: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = sorted(pictures.glob("folder1/*"))[:2]
+    code, out, err = answered(capsys, model, *files, "--top", "2")
+    assert (code, err) == (0, "")
+    assert [line.split(": ")[0] for line in out.splitlines()] == list(map(str, files))
+    assert all(line.count("%") == 2 for line in out.splitlines())
+
+
+def test_paths_come_from_standard_input_too(
+    model: Path, pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = sorted(pictures.glob("folder0/*"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(map(str, files)) + "\n\n"))
+    code, out, _ = answered(capsys, model, "-", "--csv")
+    rows = list(csv.reader(io.StringIO(out)))
+    assert code == 0 and rows[0] == ["file", "class1", "probability1"]
+    assert [row[0] for row in rows[1:]] == list(map(str, files))
+
+
+@pytest.mark.parametrize(("form", "said"), [("--csv", "unknown"), ("--json", '"label": null'), (None, ": unknown (")])
+def test_below_the_threshold_the_answer_is_unknown(
+    form: str | None, said: str, model: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = next(picture_files(pictures / "folder0"))
+    options = [form] if form else []
+    assert said in answered(capsys, model, file, "--threshold", "1", *options)[1]
+    assert said not in answered(capsys, model, file, "--threshold", "0", *options)[1]
+
+
+def test_any_number_of_files_goes_through_a_few_at_a_time(model: Path, pictures: Path) -> None:
+    """No path is asked for before the batch but one behind it is needed."""
+    taken = 0
+
+    def paths() -> Iterator[Path]:
+        nonlocal taken
+        for _ in range(50):
+            taken += 1
+            yield pictures / "folder0" / "00.png"
+
+    predictor = drcil.load_predictor(model, device="cpu")
+    answers = predictor.predict_files(paths(), batch=4)
+    assert isinstance(next(answers), Prediction) and taken == 8
+    assert sum(1 for _ in answers) == 49
+
+
+def test_a_batch_without_a_picture_is_no_hindrance(model: Path, pictures: Path) -> None:
+    predictor = drcil.load_predictor(model, device="cpu")
+    good, bad = pictures / "folder0" / "00.png", pictures / "nothing.png"
+    answers = list(predictor.predict_files([bad, bad, good], batch=2))
+    assert [type(answer) for answer in answers] == [Unreadable, Unreadable, Prediction]
+    assert answers[0].file == str(bad)
+
+
+def test_a_folder_within_itself_is_entered_once(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert list(picture_files(tmp_path)) == [tmp_path / "a.png"]
+
+
+def test_a_run_is_as_good_as_its_last_model(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--tasks", "2", "--epochs-scale", "0.02", "--device", "cpu", "--threads", "1"]
+    assert main(["run", "replay", "digits-b0-5", *options, "--out", "run", "--quiet"]) == 0
+    capsys.readouterr()
+    file = next(picture_files(pictures / "folder0"))
+    assert answered(capsys, "run", file) == answered(capsys, "run/tasks/02", file)
+    assert drcil.load("run", device="cpu").classes == drcil.load_predictor("run/tasks/02", device="cpu").classes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere.png"], "there is no image file or folder nowhere.png"),
+        (["-", "-"], "standard input can be read once"),
+        (["-", "--json", "--csv"], "give --json or --csv, not both"),
+        (["-", "--threshold", "1.5"], "--threshold must be a number from 0.0 to 1.0, not 1.5"),
+        (["-", "--top", "0"], "--top must be a whole number from 1"),
+        (["-", "--readout", "nme"], "unknown readout 'nme'"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    arguments: list[str],
+    told: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO("x.png\n"))
+    code, out, err = answered(capsys, model, *arguments)
+    assert code == 2 and told in err and not out
