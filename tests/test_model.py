@@ -144,7 +144,13 @@ def test_the_description_tells_a_reader_what_the_model_is(tmp_path: Path) -> Non
     assert state["tasks"] == [2, 2]
     assert state["images"] == {"channels": 1, "size": 8, "in_memory": True}
     assert state["readouts"] == ["nme", "classifier"]
-    assert state["architecture"] == {"backbone": "resnet-digits", "channels_in": 1, "image_size": 8, "weights": None}
+    assert state["architecture"] == {
+        "backbone": "resnet-digits",
+        "channels_in": 1,
+        "image_size": 8,
+        "weights": None,
+        "frozen": None,
+    }
     assert (state["data"]["mean"], state["data"]["std"]) == ([0.3052], [0.376])
     assert state["seed"] == 5
 

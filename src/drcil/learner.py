@@ -56,6 +56,7 @@ class Learner:
         *,
         backbone: str | None = None,
         weights: str | os.PathLike[str] | None = None,
+        freeze: str | None = None,
         memory: str | int | None = None,
         augment: str | None = None,
         seed: int = 0,
@@ -67,6 +68,7 @@ class Learner:
     ) -> None:
         """``weights``: a file, or a model directory, that the backbone starts from.
 
+        ``freeze``: the part of the backbone that stays as it is, with all parts before it (``"backbone"``: all of it).
         ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
         """
         options = ModelOptions(
@@ -78,6 +80,7 @@ class Learner:
             epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
             settings=optional(instance, "settings", settings, Mapping) or {},
             weights=None if weights is None else Weights.of(weights),
+            freeze=optional(text, "freeze", freeze),
         )
         self._set_up(options, None, engine_settings(engine), listener, journal)
 

@@ -91,6 +91,10 @@ class Stage:
     augment: bool = True
     """Whether training images take the stream's augmentation (False: the test view)."""
     hooks: Sequence[StepHook] = ()
+    reads_maps: bool = False
+    """Whether the objective reads maps or tokens of features (``stages``, ``last``). Those of a frozen backbone are not
+    given otherwise, unless the head reads them.
+    """
 
 
 class Engine(Protocol):

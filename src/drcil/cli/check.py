@@ -17,6 +17,7 @@ def check(
         typer.Option("--law", metavar="NAME", help="Check only this law; repeatable.", show_default="all"),
     ] = None,
     backbone: options.Backbone = None,
+    freeze: options.Freeze = None,
     data: options.Data = None,
     stream: Annotated[str, typer.Option(metavar="STREAM", help="Three tasks of this stream.")] = "digits-b0-5",
     plugin: options.Plugin = None,
@@ -26,15 +27,17 @@ def check(
     Exit code 1 if one is broken.
     """
     from ..process import configure
-    from ..runs.plan import require_tasks
+    from ..runs.plan import require_part, require_tasks
     from ..testing import BrokenLaw, check_method
     from ..testing.trial import TASKS
     from .training import load
 
-    names = {"method": method, "stream": stream, "backbone": backbone}
+    names = {"method": method, "stream": stream, "backbone": backbone, "freeze": freeze}
     chosen = options.chosen_settings(**names, tasks=TASKS, data=data, compile=False, listener=None)
     # What is wrong with a name or the data is no fault of the method.
-    require_tasks(chosen, load(chosen))
+    present = load(chosen)
+    require_tasks(chosen, present)
+    require_part(chosen, present)
     configure(threads=1)
     screen = console()
 
@@ -48,6 +51,7 @@ def check(
             told=tell,
             stream=stream,
             backbone=backbone,
+            freeze=freeze,
             data=chosen.data,
         )
     except BrokenLaw:

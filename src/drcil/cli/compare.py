@@ -26,6 +26,7 @@ def compare(
     memory: options.Memory = None,
     backbone: options.Backbone = None,
     weights: options.WeightsFile = None,
+    freeze: options.Freeze = None,
     data: options.Data = None,
     tasks: options.Tasks = None,
     image_size: options.ImageSize = None,
@@ -72,13 +73,13 @@ def compare(
     from ..report.comparison import comparison_table, summarise
     from ..report.figures import Shown
     from ..runs.begin import RUNS
-    from ..runs.plan import require_tasks
+    from ..runs.plan import require_part, require_tasks
     from ..runs.result import leading_metric
     from ..suites.compare import carry_out, start_run
     from ..suites.entries import at_hand, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
     from ..suites.reuse import present_settings
-    from .training import load
+    from .training import load, warn_of_random_features
 
     require_once(methods)
     shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
@@ -91,6 +92,7 @@ def compare(
             memory=memory if may_choose_memory(method) else None,
             backbone=backbone,
             weights=weights,
+            freeze=freeze,
             data=data,
             tasks=tasks,
             image_size=image_size,
@@ -119,9 +121,12 @@ def compare(
     place = out or find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
     present = functools.cache(lambda: load(first[0]))
-    stream_now = at_hand(present) if tasks is not None else None
+    stream_now = at_hand(present) if tasks is not None or freeze is not None else None
     if stream_now is not None:
         require_tasks(first[0], stream_now)
+        for one in first:
+            require_part(one, stream_now)
+    warn_of_random_features(first[0])
     with open_folder(place, question):
         named = zip(methods * seeds, (share_cores(one, jobs) for one in chosen), strict=True)
         entries = plan_entries(list(named), (out or Path()) / RUNS, present)

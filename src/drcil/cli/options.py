@@ -46,6 +46,12 @@ WeightsFile = Annotated[
         callback=usable,
     ),
 ]
+Freeze = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PART", help="Freeze the backbone, or its parts up to this one: stages.1.", rich_help_panel=WHAT
+    ),
+]
 Data = Annotated[
     Path | None,
     typer.Option(

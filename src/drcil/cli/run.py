@@ -29,6 +29,7 @@ def run(
     memory: options.Memory = None,
     backbone: options.Backbone = None,
     weights: options.WeightsFile = None,
+    freeze: options.Freeze = None,
     head: Annotated[
         str | None, typer.Option(help="Head of a pipeline; see 'drcil list heads'.", rich_help_panel=options.WHAT)
     ] = None,
@@ -83,7 +84,7 @@ def run(
 ) -> None:
     """Learn a stream with a method, in a new run directory."""
     from ..runs.begin import begin_run
-    from .training import make_plan, train
+    from .training import make_plan, train, warn_of_random_features
 
     options.require_pipeline(method, head, remedy)
     chosen = options.chosen_settings(
@@ -94,6 +95,7 @@ def run(
         memory=memory,
         backbone=backbone,
         weights=weights,
+        freeze=freeze,
         data=data,
         tasks=tasks,
         image_size=image_size,
@@ -112,4 +114,5 @@ def run(
         listener=listener,
     )
     plan = make_plan(chosen)
+    warn_of_random_features(chosen)
     train(begin_run(chosen, out, plan, warn), plan, json=json, quiet=quiet)

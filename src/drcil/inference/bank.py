@@ -22,6 +22,11 @@ class FeatureBank:
         self._features = features
         self._known: dict[int, _Known] = {}
 
+    @property
+    def known(self) -> int:
+        """How many images were seen."""
+        return sum(len(known.rows) for known in self._known.values())
+
     def __call__(self, images: ImageSet) -> Tensor:
         if isinstance(images.source, ChainSource):
             return self._chained(images, images.source)

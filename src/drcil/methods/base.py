@@ -14,8 +14,10 @@ from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..heads.base import Head
 from ..nets.build import backbone_for
+from ..nets.expanded import members_of
 from ..nets.features import Backbone, family_of
 from ..nets.fitting import misfits, start_from
+from ..nets.freezing import freeze
 from ..nets.net import Net
 from ..nets.output import Readout
 from ..nets.weights import Weights
@@ -35,6 +37,8 @@ class Architecture:
     image_size: int
     weights: Weights | None = None
     """What it starts from; None: from random numbers."""
+    frozen: str | None = None
+    """The part of the backbone that is frozen, with all parts before it; ``"backbone"``: all of it."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +113,25 @@ class Method(ABC):
 
     def new_net(self, head: Callable[[int], Head]) -> Net:
         """A fresh backbone, from weights if some were named, with this kind of head (made for the backbone's width)."""
-        backbone = self._fresh_backbone()
+        backbone = self.fresh_backbone()
         if self.architecture.weights is not None:
             start_from(backbone, self.architecture.weights)
         return Net(backbone, head(backbone.channels))
 
-    def _fresh_backbone(self) -> Backbone:
+    def fresh_backbone(self) -> Backbone:
+        """A backbone with random weights, frozen as far as was asked for."""
         own = self.architecture
         # A transformer has neither shortcuts to choose nor a ReLU at its end.
         options = self.backbone_options if family_of(own.backbone) == "convolutional" else {}
-        return backbone_for(own.backbone, own.channels_in, own.image_size, **options)
+        backbone = backbone_for(own.backbone, own.channels_in, own.image_size, **options)
+        if own.frozen is not None:
+            freeze(backbone, own.frozen)
+        return backbone
 
     def misfits(self) -> str:
         """What of the weights does not fit the backbone, in a sentence; empty: all of it fits, or there are none."""
         weights = self.architecture.weights
-        return "" if weights is None else misfits(self._fresh_backbone, weights)
+        return "" if weights is None else misfits(self.fresh_backbone, weights)
 
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
         """The net that task 1 trains: a fresh one, grown to the task's classes, and kept as the part ``net``."""
@@ -158,6 +166,10 @@ class Method(ABC):
                 raise UserError(f"'{path}' belongs to no part")
             tensors[name][own] = tensor
         self.parts = {name: build_part(own, tensors[name]) for name, own in state.description.items()}
+        if self.architecture.frozen is not None:
+            for part in self.parts.values():
+                for backbone in members_of(part) if isinstance(part, Net) else ():
+                    freeze(backbone, self.architecture.frozen)
 
     def parameters(self, readout: str | None = None) -> int:
         """Learnt numbers that a readout's net answers with, not those for training alone; None: the leading one."""

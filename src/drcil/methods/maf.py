@@ -136,7 +136,18 @@ class Maf(Pipeline):
             return terms
 
         teachers = {"previous": previous, "adapted": adapted}
-        engine.fit(Stage("fusion", student, data, objective, own.fusion, teachers=teachers, sampler=self.sampler))
+        engine.fit(
+            Stage(
+                "fusion",
+                student,
+                data,
+                objective,
+                own.fusion,
+                teachers=teachers,
+                sampler=self.sampler,
+                reads_maps=bool(pod),
+            )
+        )
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:

@@ -82,7 +82,8 @@ class Podnet(CosineMethod):
 
         teachers = {"previous": previous}
         groups = self.all_but_old_rows()
-        engine.fit(Stage(stage, self.net, data, objective, schedule, teachers=teachers, groups=groups))
+        maps = bool(own.spatial)
+        engine.fit(Stage(stage, self.net, data, objective, schedule, teachers=teachers, groups=groups, reads_maps=maps))
 
     def _classification(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
         """L_NCA: the whole objective of task 1."""

@@ -33,6 +33,8 @@ class ModelOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
     """What the backbone starts from; None: from random numbers."""
+    freeze: str | None = None
+    """The part of the backbone that is frozen, with all parts before it; ``"backbone"``: all of it."""
 
     def __post_init__(self) -> None:
         demanded = named_method(self.method)[0].build.memory
@@ -92,7 +94,9 @@ def new_model(
     """
     spec, readout = named_method(options.method)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
-    architecture = Architecture(options.backbone or data.backbone, shape.channels, shape.size, options.weights)
+    architecture = Architecture(
+        options.backbone or data.backbone, shape.channels, shape.size, options.weights, options.freeze
+    )
     BACKBONES[architecture.backbone]
     given = spec.build.memory or options.memory
     return Model(

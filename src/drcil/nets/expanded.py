@@ -72,13 +72,12 @@ class ExpandedNet(Net):
         self.register_buffer("previous_weight", known[0], persistent=False)
         self.register_buffer("previous_bias", known[1], persistent=False)
 
-    def forward(self, images: Tensor) -> Output:
-        output = super().forward(images)
-        features = output.features.pooled
-        extras = {"auxiliary": self.auxiliary(features[:, -self.newest_channels :])}
+    def read(self, features: Features) -> Output:
+        output, seen = super().read(features), features.pooled
+        extras = {"auxiliary": self.auxiliary(seen[:, -self.newest_channels :])}
         if self.previous_weight is not None:
             extras["previous"] = functional.linear(
-                features[:, : -self.newest_channels], self.previous_weight, self.previous_bias
+                seen[:, : -self.newest_channels], self.previous_weight, self.previous_bias
             )
         return Output(output.logits._replace(extras=extras), output.features)
 

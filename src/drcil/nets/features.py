@@ -33,6 +33,8 @@ class Backbone(nn.Module, ABC):
     """Width of the last map, or of a token."""
     stage_maps: bool = False
     """Whether ``Features.stages`` has maps, so that losses on them are possible."""
+    frozen: str | None = None
+    """The part that is frozen with all parts before it, or ``"backbone"``; see ``nets.freezing``."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Features: ...
@@ -48,6 +50,19 @@ class Backbone(nn.Module, ABC):
     def adapted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of a file, by name, as this backbone can take them."""
         return tensors
+
+    def parts(self) -> tuple[str, ...]:
+        """The parts that can be frozen, by module name, in order from the input.
+
+        Here: the modules with parameters as they were added, those within a list or sequence each by itself. Parameters
+        of the backbone itself, such as positions, are frozen with any part.
+        """
+        names: list[str] = []
+        for name, child in self.named_children():
+            several = isinstance(child, nn.ModuleList | nn.Sequential)
+            inner = [(f"{name}.{key}", one) for key, one in child.named_children()] if several else [(name, child)]
+            names += [path for path, module in inner if any(True for _ in module.parameters())]
+        return tuple(names)
 
     def normalised_convolutions(self) -> list[tuple[str, str]]:
         """Pairs (convolution, batch norm right behind it) by module name: what folding joins."""

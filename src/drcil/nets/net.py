@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..heads.base import Head, Logits
-from .features import Backbone
+from .features import Backbone, Features
 from .folding import fold_convolutions
 from .output import Output
 
@@ -21,7 +21,10 @@ class Net(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor) -> Output:
-        features = self.backbone(images)
+        return self.read(self.backbone(images))
+
+    def read(self, features: Features) -> Output:
+        """What the net makes of the features of images: of these the head reads either the last map or the vector."""
         return Output(self.head(features.last if self.head.reads == "last" else features.pooled), features)
 
     def fold(self) -> FoldedNet:
@@ -48,6 +51,9 @@ class FoldedNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Output:
-        features = self.backbone(images)
+        return self.read(self.backbone(images))
+
+    def read(self, features: Features) -> Output:
+        """What the net makes of the features of images: of these it reads the vector."""
         answer = self.classifier(features.pooled)
         return Output(answer if isinstance(answer, Logits) else Logits(fused=answer), features)

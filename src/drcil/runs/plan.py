@@ -50,6 +50,12 @@ def require_tasks(run: RunSettings, stream: Stream) -> None:
         raise UserError(f"stream '{stream.name}' has {_counted(len(stream))}, so a run cannot stop after {run.tasks}")
 
 
+def require_part(run: RunSettings, stream: Stream) -> None:
+    """A backbone must have the part that is to be frozen."""
+    if run.freeze is not None:
+        fresh_model(run, stream).method.fresh_backbone()
+
+
 def _counted(tasks: int) -> str:
     return "1 task" if tasks == 1 else f"{tasks} tasks"
 
@@ -70,7 +76,15 @@ def load_stream(run: RunSettings, dataset: Dataset | None = None) -> Stream:
 def fresh_model(run: RunSettings, stream: Stream) -> Model:
     """The model that a run begins with: known method and backbone, valid settings, a memory that will do."""
     options = ModelOptions(
-        run.method, run.backbone, run.memory, run.augment, run.seed, run.epochs_scale, run.settings, run.weights
+        run.method,
+        run.backbone,
+        run.memory,
+        run.augment,
+        run.seed,
+        run.epochs_scale,
+        run.settings,
+        run.weights,
+        run.freeze,
     )
     shape = ImageShape.of(stream.dataset.train.source)
     model = new_model(options, stream.dataset.spec, shape, stream.budget, run.stream)

@@ -51,6 +51,8 @@ class RunSettings(BaseModel):
     backbone: Name | None = None
     weights: Weights | None = None
     """What the backbone starts from."""
+    freeze: Name | None = None
+    """The part of the backbone that is frozen, with all parts before it; ``backbone``: all of it."""
     data: str | None = None
     """The data directory."""
     threads: int | None = Field(default=None, ge=1, le=2**31 - 1)

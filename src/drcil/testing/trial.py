@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..methods import METHODS
 from ..methods.resolve import setting_keys
+from ..nets.freezing import frozen_backbones, frozen_modules, frozen_parameters
 from ..nets.output import Output
 from ..runs.begin import begin_run
 from ..runs.run import Run, TaskReport
@@ -118,11 +119,17 @@ class Trial:
             trained = {id(parameter) for group in stage.groups for parameter in group.parameters}
         kept = [tensor for part in stage.frozen for tensor in part.buffers()]
         kept += [parameter for parameter in stage.net.parameters() if id(parameter) not in trained]
+        for backbone in frozen_backbones(stage.net):
+            kept += [
+                *frozen_parameters(backbone),
+                *(own for part in frozen_modules(backbone) for own in part.buffers()),
+            ]
         kept += [tensor for teacher in stage.teachers.values() for tensor in tensors_of(teacher).values()]
         before = [tensor.detach().clone() for tensor in kept]
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            if any(module.training for part in stage.frozen for module in part.modules()):
+            frozen = [part for backbone in frozen_backbones(stage.net) for part in frozen_modules(backbone)]
+            if any(module.training for part in (*stage.frozen, *frozen) for module in part.modules()):
                 self.changed.append(f"stage '{stage.name}' left a frozen module in training mode")
             return stage.objective(output, teachers, batch)
 

@@ -28,7 +28,8 @@ from ..limits import BATCH, EVERY, WORKERS, DeviceName, Precision, machine_memor
 from ..nets.output import Readout
 from ..stages import Stage
 from .events import Listener, StageDone, silence
-from .optimizers import trained_parameters
+from .kept import KeptFeatures
+from .optimizers import is_idle, trained_parameters
 from .snapshot import Journal, Place, below, digest_of, prefixed, restore_module
 from .training import Training
 
@@ -52,9 +53,11 @@ class EngineSettings(BaseModel):
     """At least this long between two snapshots of a stage in progress."""
     eval_every: int | None = Field(default=None, ge=EVERY.least, le=EVERY.most)
     """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
+    kept_features: ByteSize = ByteSize(2**30)
+    """Memory for features of a frozen backbone, which the steps of a task share where images are not augmented."""
     inference_batch: int = Field(default=500, ge=BATCH.least, le=BATCH.most)
 
-    @field_validator("cache", mode="before")
+    @field_validator("cache", "kept_features", mode="before")
     @classmethod
     def _whole_size(cls, given: Any) -> Any:
         """Of text that only begins like a size, such as 1,5GB, the rest would be left unread."""
@@ -103,6 +106,7 @@ class TrainingEngine:
             require_compiler(self.device)
         self.fresh_precision: dict[str, Any] = self.fabric.strategy.precision.state_dict()
         """What a stage's precision begins with; empty unless it scales the loss."""
+        self._kept = KeptFeatures(inference, settings.kept_features)
         self._task = 0
         self._position = 0
         self._watched: ImageSet | None = None
@@ -115,6 +119,7 @@ class TrainingEngine:
         Accuracies in between are measured on the validation images, if there are any, else on the test images.
         """
         self._task, self._position = number, 0
+        self._kept.clear()
         if self.inference.cache is not None:
             self.inference.cache.clear()
         self._watched, self.measured_on = (validation, "validation") if validation else (test, "test")
@@ -127,21 +132,28 @@ class TrainingEngine:
         place = Place(self._task, self._position, stage.name, digest_of(stage))
         self._position += 1
         net = self.inference.placed(stage.net)
-        finished = self.journal.finished(place)
+        # Before the journal is asked: what later stages find kept must not depend on whether this one is restored.
+        kept = None if self.augments(stage) else self._kept.of(stage)
+        finished, idle = self.journal.finished(place), is_idle(stage)
         if finished is not None:
             with self.journal.fitting():
                 restore_module(net, below("net", finished))
-        else:
+        elif not idle:
             # Shut off, so that what is drawn after the stage does not depend on whether it was trained or restored.
             with randomness(self.seed, "task", place.task, place.position, stage.name), trained_parameters(stage):
-                Training(self, stage, place).run()
+                Training(self, stage, place, kept).run()
             self.journal.keep_finished(place, prefixed("net", net.state_dict()))
         net.eval()
-        self.listener(StageDone(place.task, stage.name, time.monotonic() - started, finished is not None))
+        self.listener(StageDone(place.task, stage.name, time.monotonic() - started, idle or finished is not None))
+
+    def augments(self, stage: Stage) -> bool:
+        """Whether a stage sees its images in views that change."""
+        return stage.augment and (bool(self.augmentation.steps) or self.augmentation.crops_files)
 
     def features(self, net: nn.Module, images: ImageSet) -> Tensor:
         """Pooled features of the test view, (N, channels), on the CPU."""
-        return self.inference.features(net, images)
+        kept = self._kept.pooled(net, images)
+        return self.inference.features(net, images) if kept is None else kept.cpu()
 
     def watched_accuracy(self, net: nn.Module, epoch: int) -> float | None:
         """Percent of the images to measure on, if it is to be measured after this epoch."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
+from ..nets.freezing import frozen_backbones, frozen_parameters
 from ..stages import Group, Stage
 
 
 def groups_of(stage: Stage) -> list[Group]:
-    """The stage's groups; by default every parameter of the net that requires a gradient, in one."""
-    if stage.groups is not None:
-        return list(stage.groups)
-    return [Group([parameter for parameter in stage.net.parameters() if parameter.requires_grad])]
+    """The stage's groups without what is frozen; by default all parameters that require a gradient, in one."""
+    groups = stage.groups
+    if groups is None:
+        groups = [Group([parameter for parameter in stage.net.parameters() if parameter.requires_grad])]
+    frozen = {id(one) for backbone in frozen_backbones(stage.net) for one in frozen_parameters(backbone)}
+    return [replace(group, parameters=[one for one in group.parameters if id(one) not in frozen]) for group in groups]
+
+
+def is_idle(stage: Stage) -> bool:
+    """Whether all that the stage would train is frozen."""
+    return bool(frozen_backbones(stage.net)) and not any(group.parameters for group in groups_of(stage))
 
 
 @contextmanager

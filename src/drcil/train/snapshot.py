@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..disk import read_tensors, remove_directory, write_tensors
 from ..errors import UserError
+from ..nets.freezing import frozen_backbones
 from ..reading import checksum, is_file
 from ..stages import Stage
 
@@ -45,7 +46,7 @@ class Place:
 
 
 def digest_of(stage: Stage) -> str:
-    """Tells stages apart by schedule, groups, data and the net they begin with; call it before training.
+    """Tells stages apart by schedule, groups, data and the net they begin with, frozen or not; call it before training.
 
     Learning a task again arrives at the same net bit for bit, unless a seed, a setting or the code has changed:
     then what was kept is of no use. What the net does not show, such as the augmentation, the journal knows.
@@ -54,8 +55,16 @@ def digest_of(stage: Stage) -> str:
     for group in stage.groups or ():
         rates = f"{group.first_lr_factor} {group.lr_factor}"
         digest.update(f"{len(group.parameters)} {rates} {group.weight_decay}".encode())
+    digest.update(" ".join(str(backbone.frozen) for backbone in frozen_backbones(stage.net)).encode())
     digest.update(stage.data.rows.tobytes() + stage.data.labels.tobytes())
-    for name, tensor in stage.net.state_dict().items():
+    digest.update(digest_of_module(stage.net).encode())
+    return digest.hexdigest()
+
+
+def digest_of_module(module: nn.Module) -> str:
+    """Tells modules apart by all their tensors."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy())
     return digest.hexdigest()

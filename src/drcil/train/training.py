@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..keys import KeyPart, derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
+from .kept import OnFeatures, still_modules
 from .optimizers import make_optimizer, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
 from .tally import Tally
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 class Training:
     """Trains the net of a stage once. Every draw is keyed by epoch and step, so that it can go on at any step."""
 
-    def __init__(self, engine: TrainingEngine, stage: Stage, place: Place) -> None:
-        self.engine, self.stage, self.place = engine, stage, place
+    def __init__(self, engine: TrainingEngine, stage: Stage, place: Place, kept: Tensor | None = None) -> None:
+        """``kept``: what the net's head reads of every image; then nets are asked by where images stand in the data."""
+        self.engine, self.stage, self.place, self.kept = engine, stage, place, kept
         # A precision has a state of its own where it scales the loss; every stage begins with a fresh one.
         self.precision = engine.fabric.strategy.precision
         self.precision.load_state_dict(engine.fresh_precision)
@@ -42,19 +44,24 @@ class Training:
         if engine.settings.compile:
             # Nets of earlier stages count towards the number of variants after which torch gives up compiling.
             torch.compiler.reset()
-        self.module, self.stepper = engine.fabric.setup(engine.compiled(stage.net), self.optimizer)
+        self.module, self.stepper = engine.fabric.setup(engine.compiled(self._asked(stage.net)), self.optimizer)
         self.teachers = {
-            name: engine.compiled(engine.inference.frozen(teacher)) for name, teacher in stage.teachers.items()
+            name: engine.compiled(self._asked(engine.inference.frozen(teacher)))
+            for name, teacher in stage.teachers.items()
         }
         self.reader = engine.inference.reader(stage.data)
         self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
         self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
 
+    def _asked(self, net: nn.Module) -> nn.Module:
+        """The net, as its steps ask it."""
+        return net if self.kept is None else OnFeatures(net, self.kept)
+
     def run(self) -> None:
         """Train from the epoch and step that was reached to the end."""
         stage, task, schedule = self.stage, self.place.task, self.stage.schedule
         stage.net.train()
-        for part in stage.frozen:
+        for part in still_modules(stage):
             part.eval()
         images = len(self._positions(self._path()))
         self.engine.listener(StageStarted(task, stage.name, schedule.epochs, self.epoch, images))
@@ -92,7 +99,7 @@ class Training:
         return self.stage.sampler(self.stage.data.labels, derive(*path, "order"))
 
     def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each step that is left: what the net sees, and where in the stage's data it is from.
+        """For each step that is left: what the net is asked by, and where in the stage's data it is from.
 
         Crops of files are keyed by where in the epoch they are taken. The rest is augmented several steps together, and
         keyed by where the first of them stands, so that a stage which goes on in their midst prepares them all again
@@ -101,13 +108,16 @@ class Training:
         stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
         positions = self._positions(path)
         pieces = cut(positions, size, join_single=self._too_small(positions, size))
+        # Sent to the device once, not with every chunk.
+        everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
+        where = torch.split(everywhere, [len(piece) for piece in pieces])
+        if self.kept is not None:
+            yield from ((place, place) for place in where[begun:])
+            return
         together = batches_together(stage.data.source, size)
         starts = range(begun - begun % together, len(pieces), together)
         key = derive(*path, "view") if stage.augment and self.engine.augmentation.crops_files else None
         chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
-        # Sent to the device once, not with every chunk.
-        everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
-        where = torch.split(everywhere, [len(piece) for piece in pieces])
         read = self.reader.read(chunks, key, first=starts.start * size)
         for start, pixels in zip(starts, read, strict=True):
             draws = generator(*path, start, "augment") if stage.augment else None
