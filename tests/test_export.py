@@ -9,10 +9,12 @@ from torch.export import Dim, export
 from torch.utils._pytree import tree_leaves
 
 from drcil.heads import LinearHead, Logits
+from drcil.heads.per_task import PerTaskHead
 from drcil.keys import generator, randomness
 from drcil.nets.build import BACKBONES, HEADS, backbone_for, build_backbone, build_head
 from drcil.nets.expanded import ExpandedNet
 from drcil.nets.net import Net
+from drcil.nets.task_attention import TaskNet
 from tokens import Tokens
 
 SIZES = {"resnet18": 64, "resnet-digits": 8, "convit-digits": 8}
@@ -73,6 +75,17 @@ def test_a_net_of_several_backbones_is_exported() -> None:
         net = ExpandedNet([build_backbone("resnet-digits", 3) for _ in range(2)], head, 5, known).eval()
     assert net(torch.rand(2, 3, 8, 8)).logits.extras.keys() == {"auxiliary", "previous"}
     check_exported(net, 8)
+
+
+@pytest.mark.slow
+def test_a_net_with_a_token_for_every_task_is_exported() -> None:
+    with randomness("test"):
+        net = TaskNet(Tokens(3), PerTaskHead(64))
+        net.grow(2)
+        net.grow(3)
+        net.diverge(4)
+    for form in (net.eval(), net.fold()):
+        check_exported(form, 8)
 
 
 def test_by_products_are_plain_data() -> None:

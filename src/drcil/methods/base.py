@@ -142,7 +142,7 @@ class Method(ABC):
                 f"the loss POD-spatial, which '{weight}' weighs, compares stage maps, but backbone "
                 f"'{self.architecture.backbone}' gives none; set {weight}=0, or choose another backbone"
             )
-        net.head.grow(len(task.classes))
+        net.grow(len(task.classes))
         self.parts["net"] = net
         return net
 

@@ -15,9 +15,10 @@ from torch.overrides import TorchFunctionMode
 from ..errors import UserError
 from ..keys import randomness
 from ..nets.build import build_net
-from ..nets.description import Count, ExpandedForm, Form, NetForm
+from ..nets.description import Count, ExpandedForm, Form, NetForm, TaskNetForm
 from ..nets.expanded import build_expanded
 from ..nets.output import Output
+from ..nets.task_attention import build_task_net
 from ..registry import Registry
 
 
@@ -37,6 +38,7 @@ class Part(Protocol):
 PARTS: Registry[Callable[[dict[str, Any]], Part]] = Registry("part", "drcil.methods")
 PARTS.register("net")(build_net)
 PARTS.register("expanded")(build_expanded)
+PARTS.register("task-attention")(build_task_net)
 
 
 class NumberForm(Form):
@@ -63,12 +65,14 @@ class OtherForm(Form):
 
 def _form(description: Any) -> str:
     kind = description.get("part") if isinstance(description, dict) else getattr(description, "part", None)
-    return kind if kind in ("net", "expanded", "number", "nearest-mean", "scales") else "other"
+    known = ("net", "expanded", "task-attention", "number", "nearest-mean", "scales")
+    return kind if kind in known else "other"
 
 
 PartForm = Annotated[
     Annotated[NetForm, Tag("net")]
     | Annotated[ExpandedForm, Tag("expanded")]
+    | Annotated[TaskNetForm, Tag("task-attention")]
     | Annotated[NumberForm, Tag("number")]
     | Annotated[NearestMeanForm, Tag("nearest-mean")]
     | Annotated[ScalesForm, Tag("scales")]

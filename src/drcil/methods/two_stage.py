@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..heads.cosine import CosineHead
+from ..heads.per_task import PerTaskHead
 from ..heads.scaled import ScaledHead, Scales
 from ..nets.net import Net
 from ..nets.output import Readout, fused_logits
@@ -91,15 +92,16 @@ class TwoStage(Method):
             Group([parameter for parameter, _ in rows]),
             Group([scales.values], lr_factor=own.scale_rate, first_lr_factor=1.0),
         ]
+        scaled = self._scaled()
         engine.fit(
             Stage(
                 STAGE,
-                self._scaled(),
+                scaled,
                 task.new.join(task.memory),
                 cross_entropy,
                 own,
                 groups=groups,
-                frozen=[self.net.backbone, self.net.head],
+                frozen=[*(part for part in scaled.children() if part is not scaled.head), self.net.head],
                 sampler=class_balanced,
                 hooks=[OldRowsStay(rows)],
             )
@@ -132,7 +134,7 @@ class TwoStage(Method):
         assert isinstance(scales, ScalesPart)
         if len(scales.values) != classes:
             raise UserError(f"there are scales for {len(scales.values)} classes, but the net has {classes}")
-        return Net(self.net.backbone, ScaledHead(self.net.head, scales))
+        return self.net.under(ScaledHead(self.net.head, scales))
 
 
 def newest_rows(net: Net) -> list[tuple[nn.Parameter, int]]:
@@ -140,6 +142,8 @@ def newest_rows(net: Net) -> list[tuple[nn.Parameter, int]]:
     head = net.head
     if isinstance(head, CosineHead):
         return [(head.get_parameter("new_rows"), 0)]
+    if isinstance(head, PerTaskHead):
+        return [(parameter, 0) for parameter in head.newest().parameters()]
     classifier, first = classifier_of(net), head.classes - head.tasks[-1]
     return [(parameter, first) for parameter in classifier.parameters()]
 

@@ -23,7 +23,7 @@ from ..heads.base import HEADS
 from ..methods import METHODS, Method, MethodState
 from ..methods.parts import PARTS, NearestMean
 from ..methods.spec import entries_of
-from ..nets.description import ExpandedForm, NetForm
+from ..nets.description import ExpandedForm, NetForm, TaskNetForm
 from ..nets.features import BACKBONES
 from ..nets.net import Net
 from ..plugins import needed_plugins, require_plugins
@@ -158,7 +158,9 @@ def _require_room(state: ModelState, tensors: dict[str, Tensor]) -> None:
             raise UserError(
                 f"'{name}' has {len(part.backbone.members)} backbones, but there are {len(tensors)} tensors"
             )
-        if isinstance(part, ExpandedForm | NetForm) and HEADS.origin(part.head.name) is None:
+        if isinstance(part, TaskNetForm) or (
+            isinstance(part, ExpandedForm | NetForm) and HEADS.origin(part.head.name) is None
+        ):
             needed = sum(part.head.tasks) * part.head.channels
             if needed > numbers:
                 raise UserError(f"the head of '{name}' takes {needed} numbers, but there are {numbers}")

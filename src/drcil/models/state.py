@@ -19,7 +19,7 @@ from ..errors import UserError, shortened
 from ..limits import CHANNELS, IMAGE_SIZE, SEED
 from ..methods import Architecture
 from ..methods.parts import PartForm
-from ..nets.description import Count, ExpandedForm, NetForm
+from ..nets.description import Count, ExpandedForm, NetForm, TaskNetForm
 from ..reading import is_file, read_json, unsealed
 from ..seals import Seal
 from ..validation import explain
@@ -92,7 +92,7 @@ class ModelState(BaseModel):
         if not 0 <= data.padding <= images.size:
             raise ValueError(f"'data.padding' is {data.padding}, but it must be from 0 to the size of an image")
         for name, part in self.parts.items():
-            head = part.head if isinstance(part, NetForm | ExpandedForm) else None
+            head = part.head if isinstance(part, NetForm | ExpandedForm | TaskNetForm) else None
             if head and (sum(head.tasks) > len(self.classes) or len(head.tasks) > len(self.tasks)):
                 raise ValueError(f"'parts.{name}.head.tasks' has more classes or tasks than 'tasks'")
         if (MEMORY in self.files) != (self.memory.source is not None):

@@ -38,6 +38,17 @@ class NetForm(Form):
     head: HeadForm
 
 
+class PerTaskHeadForm(Form):
+    channels: Count
+    tasks: Annotated[tuple[Count, ...], Field(max_length=10_000)]
+
+
+class TaskNetForm(Form):
+    part: Literal["task-attention"]
+    backbone: BackboneForm
+    head: PerTaskHeadForm
+
+
 class MembersForm(Form):
     members: Annotated[tuple[BackboneForm, ...], Field(min_length=1, max_length=1000)]
 

@@ -27,6 +27,14 @@ class Net(nn.Module):
         """What the net makes of the features of images: of these the head reads either the last map or the vector."""
         return Output(self.head(features.last if self.head.reads == "last" else features.pooled), features)
 
+    def grow(self, new_classes: int) -> None:
+        """Open a task of so many classes."""
+        self.head.grow(new_classes)
+
+    def under(self, head: Head) -> Net:
+        """The same net under another head; tensors are shared."""
+        return Net(self.backbone, head)
+
     def fold(self) -> FoldedNet:
         """A copy in evaluation mode that answers the same with fewer operations; this net is left untouched."""
         return FoldedNet(fold_convolutions(self.backbone), self.head.fold()).eval()
