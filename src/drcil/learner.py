@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from .arguments import function, instance, number, optional, text, whole
+from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
 from .data.datasets.dataset import DataSpec
 from .data.own import images_from, own_spec
@@ -213,10 +213,14 @@ class Learner:
         self._require_learnt("evaluate")
         return self.predictor().evaluate(images, labels, readout)
 
-    def save(self, path: str | Path) -> None:
-        """Write a model directory: weights, memory and a description. ``drcil.load`` reads it."""
+    def save(self, path: str | Path, *, exemplars: Literal["references", "images"] = "references") -> None:
+        """Write a model directory: weights, memory and a description. ``drcil.load`` reads it.
+
+        ``exemplars``: of those in files keep the paths, or the images, with which the model can learn on anywhere.
+        """
         self._require_learnt("save")
-        save_model(self.model, path)
+        one_of("exemplars", exemplars, ("references", "images"))
+        save_model(self.model, path, carry=exemplars == "images")
 
     def _own_task(self, images: Any, labels: Any) -> Task:
         """The user's own images as the next task."""

@@ -32,22 +32,25 @@ from ..seals import Seal
 from ..streams.budget import Budget
 from ..streams.memory import Memory
 from ..validation import explain
-from .exemplars import recalled, stored
+from .exemplars import EXEMPLARS, recalled, stored
 from .model import Model
 from .state import FORMAT, MEMORY, STATE, TASKS, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
 
-_FILES = {STATE, WEIGHTS, MEMORY}
+_FILES = {STATE, WEIGHTS, MEMORY, EXEMPLARS}
 
 
-def save_model(model: Model, path: str | Path) -> None:
-    """Write a model directory. A model that is already there is replaced; anything else is left alone."""
+def save_model(model: Model, path: str | Path, carry: bool = False) -> None:
+    """Write a model directory. A model that is already there is replaced; anything else is left alone.
+
+    ``carry``: with copies of the files that its exemplars are.
+    """
     place = checked_path("the path of a model", path).absolute()
     put_back(place)
     if os.path.lexists(place):
         strange = [place.name] if not os.path.isdir(place) else sorted(set(os.listdir(place)) - _FILES)
         if strange:
             raise UserError(f"{place} exists and is not a model: it contains '{strange[0]}'; choose another path")
-    write_directory(place, lambda directory: write_model(model, directory))
+    write_directory(place, lambda directory: write_model(model, directory, carry=carry))
 
 
 def write_model(
@@ -55,17 +58,18 @@ def write_model(
     directory: Path,
     extra: Mapping[str, Any] | None = None,
     more: Mapping[str, Mapping[str, Tensor]] | None = None,
+    carry: bool = False,
 ) -> None:
     """Write the model's files into a directory.
 
     ``extra`` goes into the JSON beside the model's own entries; ``more`` are tensors to keep in further files, by the
-    name of the file.
+    name of the file. ``carry``: exemplars in files are copied, too.
     """
     learnt = model.method.state()
     tensors: dict[str, Mapping[str, Tensor]] = {WEIGHTS: learnt.tensors, **(more or {})}
     source = None
     if model.memory.images:
-        source, tensors[MEMORY] = stored(model.memory.images)
+        source, tensors[MEMORY] = stored(model.memory.images, directory if carry else None)
     files = {name: write_tensors(directory / name, content) for name, content in tensors.items()}
     try:
         state = _state(model, learnt, source, files)
@@ -196,6 +200,6 @@ def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_d
         return None
     tensors = read_beside(directory, state, MEMORY)
     try:
-        return recalled(tensors, state.memory.source, state.images, len(state.classes), at_hand, data_dir)
+        return recalled(tensors, state.memory.source, state.images, len(state.classes), at_hand, data_dir, directory)
     except UserError as error:
         raise UserError(f"the exemplars of {directory} cannot be used: {error}") from error

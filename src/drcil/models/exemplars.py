@@ -5,20 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.datasets.load import find_source
-from ..data.sources.description import Chain, Description, Embedded, leaves
+from ..data.sources.description import Chain, Description, Embedded, Kept, leaves
 from ..data.sources.digests import LENGTH, digests, require_same
+from ..data.sources.files import FileSource
 from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied
+from ..data.sources.kept import KeptSource, keep_picture
 from ..errors import UserError
 from ..streams.memory import exemplars
 
+EXEMPLARS = "exemplars"
+"""The directory within a model for the pictures that it carries with it."""
 
-def stored(images: ImageSet) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Where exemplars will be found again; rows, labels and digests, and the pixels of those found nowhere else."""
+
+def stored(images: ImageSet, directory: Path | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Where exemplars will be found again; rows, labels and digests, and the pixels of those found nowhere else.
+
+    With the directory of a model, files are copied into it, so that they are found wherever the model is.
+    """
     kept = copied(images, lambda source: source.embedded)
+    if directory is not None:
+        kept = _carried(kept, directory / EXEMPLARS)
     tensors = {
         "rows": torch.from_numpy(kept.rows),
         "labels": torch.from_numpy(kept.labels),
@@ -31,6 +42,28 @@ def stored(images: ImageSet) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return kept.source.describe(), tensors
 
 
+def _carried(images: ImageSet, directory: Path) -> ImageSet:
+    """The same images, those in files as copies in the directory."""
+    source, rows = images.source, images.rows
+    parts = source.parts if isinstance(source, ChainSource) else (source,)
+    part, local = source.locate(rows) if isinstance(source, ChainSource) else (np.zeros_like(rows), rows)
+    files = [index for index, own in enumerate(parts) if isinstance(own, FileSource)]
+    moved = np.flatnonzero(np.isin(part, files))
+    if not len(moved):
+        return images
+    names = []
+    for place in moved:
+        own = parts[part[place]]
+        assert isinstance(own, FileSource)
+        names.append(keep_picture(own, int(local[place]), directory))
+    different = sorted(set(names))
+    copies = KeptSource(directory, different, source.size, own.resize, source.channels)
+    chosen = ImageSet(copies, np.array([different.index(name) for name in names]), images.labels[moved])
+    rest = np.setdiff1d(np.arange(len(rows)), moved)
+    back = np.argsort(np.concatenate([moved, rest]), kind="stable")
+    return chosen.join(images.subset(rest)).subset(back)
+
+
 def recalled(
     tensors: dict[str, Tensor],
     where: Description,
@@ -38,8 +71,12 @@ def recalled(
     classes: int,
     at_hand: Source | None,
     data_dir: Path | None,
+    directory: Path,
 ) -> ImageSet:
-    """What ``stored`` told of, if it is still there. Rows of what was kept as pixels count in these, never at hand."""
+    """What ``stored`` told of, if it is still there. Rows of what was kept as pixels count in these, never at hand.
+
+    ``directory``: where the model is.
+    """
     copies = any(isinstance(part, Embedded) for part in leaves(where))
     _require_forms(tensors, shape, copies)
     rows, labels = tensors["rows"].numpy(), tensors["labels"].numpy()
@@ -48,7 +85,8 @@ def recalled(
     known = (
         not copies and at_hand is not None and at_hand.describe() == where.model_dump(mode="json", exclude_none=True)
     )
-    images = exemplars(at_hand if known and at_hand else _found(where, tensors, data_dir), rows, labels)
+    source = at_hand if known and at_hand else _found(where, tensors, data_dir, directory / EXEMPLARS)
+    images = exemplars(source, rows, labels)
     require_same(images, tensors["digests"].numpy(), "the model")
     return images
 
@@ -72,10 +110,12 @@ def _require_forms(tensors: dict[str, Tensor], shape: ImageShape, copies: bool) 
             raise UserError(f"'{name}' is {given[0]} of shape {given[1]} instead of {form[0]} of shape {form[1]}")
 
 
-def _found(where: Description, tensors: dict[str, Tensor], data_dir: Path | None) -> Source:
-    """The source that ``stored`` told of."""
+def _found(where: Description, tensors: dict[str, Tensor], data_dir: Path | None, directory: Path) -> Source:
+    """The source that ``stored`` told of; ``directory``: of the pictures that the model carries."""
     if isinstance(where, Embedded):
         return ArraySource(tensors["pixels"])
+    if isinstance(where, Kept):
+        return KeptSource.in_directory(directory, where)
     if isinstance(where, Chain):
-        return ChainSource([_found(part, tensors, data_dir) for part in where.parts])
+        return ChainSource([_found(part, tensors, data_dir, directory) for part in where.parts])
     return find_source(where, data_dir)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..arguments import shown
 from ..data.datasets.dataset import DataSpec
-from ..data.sources.description import AnyDescription, Files, OfDataset, leaves
+from ..data.sources.description import AnyDescription, Files, Kept, OfDataset, leaves
 from ..data.sources.imageset import ImageShape
 from ..disk import put_back, write_sealed
 from ..errors import UserError, shortened
@@ -98,9 +98,9 @@ class ModelState(BaseModel):
         if (MEMORY in self.files) != (self.memory.source is not None):
             raise ValueError(f"'memory.source' must say where the exemplars of {MEMORY} are, and there must be one")
         for source in leaves(self.memory.source) if self.memory.source else ():
-            if isinstance(source, OfDataset | Files) and source.size != images.size:
+            if isinstance(source, OfDataset | Files | Kept) and source.size != images.size:
                 raise ValueError(f"'memory.source' has images of {source.size} pixels instead of {images.size}")
-            if isinstance(source, Files) and source.channels != images.channels:
+            if isinstance(source, Files | Kept) and source.channels != images.channels:
                 raise ValueError(f"'memory.source' has images of {source.channels} channels, not {images.channels}")
         return self
 

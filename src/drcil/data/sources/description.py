@@ -56,7 +56,17 @@ class Files(_Form):
         return self
 
 
-Leaf = Annotated[Embedded | OfDataset | Files, Field(discriminator="kind")]
+class Kept(_Form):
+    """Pictures that a model carries with it, each named by what it holds."""
+
+    kind: Literal["kept"]
+    size: Pixels
+    resize: Pixels
+    channels: Literal[1, 3]
+    files: tuple[Annotated[str, Field(pattern=r"^[0-9a-f]{32}\.[a-z0-9]{1,5}$")], ...]
+
+
+Leaf = Annotated[Embedded | OfDataset | Files | Kept, Field(discriminator="kind")]
 
 
 class Chain(_Form):
@@ -72,7 +82,7 @@ class Chain(_Form):
         return self
 
 
-Description = Embedded | OfDataset | Files | Chain
+Description = Embedded | OfDataset | Files | Kept | Chain
 AnyDescription = Annotated[Description, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[Description] = TypeAdapter(AnyDescription)
 
@@ -85,6 +95,6 @@ def parse_description(description: Mapping[str, Any]) -> Description:
         raise UserError(f"images cannot be found by this description: {explain(error)}") from None
 
 
-def leaves(description: Description) -> tuple[Embedded | OfDataset | Files, ...]:
+def leaves(description: Description) -> tuple[Embedded | OfDataset | Files | Kept, ...]:
     """The sources of a chain; of anything else, itself."""
     return description.parts if isinstance(description, Chain) else (description,)
