@@ -35,6 +35,7 @@ from ..validation import explain
 from .exemplars import EXEMPLARS, recalled, stored
 from .model import Model
 from .state import FORMAT, MEMORY, STATE, TASKS, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
+from .versions import current_version, is_versioned
 
 _FILES = {STATE, WEIGHTS, MEMORY, EXEMPLARS}
 
@@ -140,7 +141,9 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
 
 
 def model_at(path: Path) -> Path:
-    """The model directory that a path means: itself, or the last finished task of a run."""
+    """The model directory that a path means: itself, its current version, or the last finished task of a run."""
+    if is_versioned(path):
+        return current_version(path)
     if not is_file(path / STATE) and os.path.isdir(path / TASKS):
         finished = [name for name in directory_names(path / TASKS) if is_file(path / TASKS / name / STATE)]
         return path / TASKS / max(finished, key=lambda name: (len(name), name)) if finished else path

@@ -1,0 +1,89 @@
+"""A model that changes: a directory with its latest versions, each a model, and one line that says which is current.
+
+A change is a new version beside the others. It becomes the current one all at once, so that at every moment the
+directory is either the old model or the new one. Versions share the files that they have in common.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from ..data.sources.filelist import directory_names
+from ..disk import locked, make_directory, remove_directory, sync_directory, write_directory, write_sealed
+from ..errors import UserError
+from ..reading import is_file, read_sealed
+
+CURRENT, VERSIONS = "current.json", "versions"
+KEPT = 5
+"""Versions that are kept, the current one among them."""
+_NUMBER = re.compile("[0-9]{4,9}")
+
+
+def is_versioned(path: Path) -> bool:
+    """Whether it is the directory of a model that changes."""
+    return is_file(path / CURRENT)
+
+
+def current_version(path: Path) -> Path:
+    """The model directory of the version that is in use."""
+    said = read_sealed(path / CURRENT).get("version")
+    if not isinstance(said, str) or not _NUMBER.fullmatch(said):
+        raise UserError(f"{path / CURRENT} names no version")
+    if not os.path.isdir(path / VERSIONS / said):
+        raise UserError(f"{path / CURRENT} names version {said}, but {path / VERSIONS} does not have it")
+    return path / VERSIONS / said
+
+
+def add_version(path: Path, fill: Callable[[Path], None], kept: int = KEPT) -> Path:
+    """A new version, which ``fill`` writes, in place of the current one; the oldest go if there are too many."""
+    numbers = _numbers(path)
+    place = path / VERSIONS / f"{max(numbers, default=0) + 1:04d}"
+    make_directory(path / VERSIONS)
+    write_directory(place, fill)
+    _use(place)
+    # A kill before this line leaves one too many, which goes with the next change.
+    for number in sorted(_numbers(path))[:-kept]:
+        remove_directory(path / VERSIONS / f"{number:04d}")
+    return place
+
+
+def earlier_version(path: Path) -> Path | None:
+    """The version before the current one, if it is still kept."""
+    current = int(current_version(path).name)
+    before = [number for number in _numbers(path) if number < current]
+    return path / VERSIONS / f"{max(before):04d}" if before else None
+
+
+def undo(path: Path) -> Path:
+    """Go back to the version before the current one, which is then gone."""
+    undone, before = current_version(path), earlier_version(path)
+    if before is None:
+        raise UserError(f"{path} cannot be undone: no earlier version of it is kept")
+    _use(before)
+    for number in _numbers(path):
+        if number >= int(undone.name):
+            remove_directory(path / VERSIONS / f"{number:04d}")
+    return before
+
+
+def changing(path: Path) -> AbstractContextManager[None]:
+    """Within the block no other process changes the model."""
+    make_directory(path)
+    return locked(path / ".lock", f"another process is changing {path}; wait until it is done")
+
+
+def _use(place: Path) -> None:
+    path = place.parent.parent
+    write_sealed(path / CURRENT, {"version": place.name})
+    with suppress(OSError):
+        sync_directory(path)
+
+
+def _numbers(path: Path) -> list[int]:
+    if not os.path.isdir(path / VERSIONS):
+        return []
+    return [int(name) for name in directory_names(path / VERSIONS) if _NUMBER.fullmatch(name)]
