@@ -46,6 +46,8 @@ def learnt(name: str, digits: Stream, tasks: int, scale: float = BRIEF, **option
 class Recorder:
     """Hands stages on to a real engine and keeps them."""
 
+    rehearsing = False
+
     def __init__(self, engine: TrainingEngine) -> None:
         self.engine = engine
         self.stages: list[Stage] = []

@@ -100,6 +100,9 @@ class Stage:
 class Engine(Protocol):
     """What a method may ask of the engine."""
 
+    rehearsing: bool
+    """Whether nothing is trained and features are not those of the images, so that long computations can be omitted."""
+
     def fit(self, stage: Stage) -> None: ...
 
     def features(self, net: nn.Module, images: ImageSet) -> Tensor: ...

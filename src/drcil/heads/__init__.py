@@ -12,6 +12,16 @@ from .cosine import CosineHead
 from .dynamic import DynamicResidualHead
 from .linear import LinearHead
 from .norm import NormHead
+from .projected import ProjectedHead
 from .residual import ResidualHead
 
-__all__ = ["CosineHead", "DynamicResidualHead", "Head", "LinearHead", "Logits", "NormHead", "ResidualHead"]
+__all__ = [
+    "CosineHead",
+    "DynamicResidualHead",
+    "Head",
+    "LinearHead",
+    "Logits",
+    "NormHead",
+    "ProjectedHead",
+    "ResidualHead",
+]

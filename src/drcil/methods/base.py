@@ -73,6 +73,8 @@ class Method(ABC):
         self.settings = settings
         self.architecture = architecture
         self.parts: dict[str, Part] = {}
+        self.reads_weights = True
+        """Whether a fresh backbone is given the weights that were named; where it is only rehearsed, it is not."""
 
     @classmethod
     def addons(cls, presets: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -114,7 +116,7 @@ class Method(ABC):
     def new_net(self, head: Callable[[int], Head]) -> Net:
         """A fresh backbone, from weights if some were named, with this kind of head (made for the backbone's width)."""
         backbone = self.fresh_backbone()
-        if self.architecture.weights is not None:
+        if self.architecture.weights is not None and self.reads_weights:
             start_from(backbone, self.architecture.weights)
         return Net(backbone, head(backbone.channels))
 

@@ -37,6 +37,8 @@ class StageWork(NamedTuple):
 class RehearsalEngine:
     """Notes the stages that it is asked to train. No image is read: every feature is that of an image of zeros."""
 
+    rehearsing = True
+
     def __init__(self) -> None:
         self.stages: list[StageWork] = []
 
@@ -58,8 +60,9 @@ def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list
     A ``UserError`` that learning would raise is raised here. Any other exception may be due to features that are
     not those of the images: then nothing is known of the task, nor of those after it, and their lists are empty.
     """
-    # Which weights it starts from makes no difference, and after the first task their file may be gone.
-    fresh, memory = type(method)(method.settings, replace(method.architecture, weights=None)), Memory(budget)
+    fresh, memory = type(method)(method.settings, method.architecture), Memory(budget)
+    # Their values make no difference, and after the first task their file may be gone.
+    fresh.reads_weights = False
     work: list[list[StageWork]] = []
     # Whatever is drawn here, the run draws what it would have drawn.
     with randomness("rehearsal"):

@@ -172,7 +172,7 @@ class Untrained:
     """An engine that trains nothing."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self.rehearsing = engine, engine.rehearsing
 
     def fit(self, stage: Stage) -> None:
         stage.net.eval()

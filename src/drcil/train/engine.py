@@ -86,6 +86,8 @@ class EngineSettings(BaseModel):
 class TrainingEngine:
     """One device, one augmentation, one seed."""
 
+    rehearsing = False
+
     def __init__(
         self,
         settings: EngineSettings,
