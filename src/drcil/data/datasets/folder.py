@@ -56,28 +56,33 @@ def load_folder(place: str | Path, root: Path | None = None, image_size: int | N
     if not is_text(str(path)):
         raise UserError(f"the path {os.fsencode(path)!r} is not UTF-8; rename it")
     classes = directory_names(path)
-    if not classes:
-        raise UserError(f"{path} has no class directories; expected {_LAYOUTS}")
     size = image_size or STANDARD
     if "train" in classes and directory_names(path / "train"):
         training, testing = path / "train", _test_directory(path)
         classes = _common_classes(training, testing)
         train, test = image_set(training, classes, size), image_set(testing, classes, size)
-    elif {name.lower() for name in classes} <= _SPLITS:
-        raise UserError(f"the directories in {path} are splits, not classes: {_some(classes)}; expected {_LAYOUTS}")
     else:
+        require_classes(path, classes, _LAYOUTS)
         everything = image_set(path, classes, size)
         aside = _set_aside(everything, classes)
         train, test = everything.subset(~aside), everything.subset(aside)
     return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
 
 
-def image_set(root: Path, classes: Sequence[str], size: int) -> ImageSet:
+def require_classes(path: Path, directories: Sequence[str], expected: str = "PATH/CLASS/images") -> None:
+    """The directories of a folder must be classes."""
+    if not directories:
+        raise UserError(f"{path} has no class directories; expected {expected}")
+    if {name.lower() for name in directories} <= _SPLITS:
+        raise UserError(f"the directories in {path} are splits, not classes: {_some(directories)}; expected {expected}")
+
+
+def image_set(root: Path, classes: Sequence[str], size: int, channels: int = 3) -> ImageSet:
     """The readable images of these class directories, labelled by position."""
     _require_distinct(root, classes)
     files = FileList.scan(root, classes)
     bad = damaged(files) if len(files) <= VERIFY_LIMIT else {}
-    source = FileSource(files, size, skipped=[files.path(row) for row in bad])
+    source = FileSource(files, size, channels=channels, skipped=[files.path(row) for row in bad])
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), files.counts())
     rows = np.setdiff1d(np.arange(len(files), dtype=np.int64), np.fromiter(bad, dtype=np.int64))
     images = ImageSet(source, rows, labels[rows])

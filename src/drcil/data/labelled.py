@@ -1,0 +1,92 @@
+"""Images with class names as people keep them: a folder with a directory per class, or a CSV with a row per image."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from ..reading import TEXT_LIMIT, read_bytes
+from .datasets.folder import image_set, require_classes
+from .sources.filelist import FileList, directory_names
+from .sources.files import FileSource, damaged
+from .sources.imageset import ImageSet
+
+FILE, LABEL = ("file", "path", "image", "filename"), ("label", "class", "category", "name")
+"""What the two columns of a CSV may be called."""
+
+
+class Labelled(NamedTuple):
+    """Images labelled by position among the names of their classes. Files that cannot be read are left out."""
+
+    images: ImageSet
+    classes: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+def labelled(place: Path, size: int, channels: int = 3) -> Labelled:
+    """The images of a folder or of a CSV, to be seen in this size."""
+    return _of_table(place, size, channels) if os.path.isfile(place) else _of_folder(place, size, channels)
+
+
+def _of_folder(place: Path, size: int, channels: int) -> Labelled:
+    if not os.path.isdir(place):
+        raise UserError(f"there is no folder and no CSV file {place}")
+    classes = directory_names(place)
+    require_classes(place, classes)
+    images = image_set(place, classes, size, channels)
+    assert isinstance(images.source, FileSource)
+    return Labelled(images, tuple(classes), images.source.skipped)
+
+
+def _of_table(table: Path, size: int, channels: int) -> Labelled:
+    """Paths in the table are relative to it."""
+    rows = _rows(table)
+    for line, file, _ in rows:
+        if not os.path.isfile(table.parent / file):
+            raise UserError(f"{table}, line {line}: there is no image file {table.parent / file}")
+    files = FileList.of_paths([table.parent / file for _, file, _ in rows])
+    bad = damaged(files)
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(label for _, _, label in rows))}
+    classes = tuple(numbers)
+    labels = np.array([numbers[label] for _, _, label in rows], dtype=np.int64)
+    good = np.setdiff1d(np.arange(len(files), dtype=np.int64), np.fromiter(bad, dtype=np.int64))
+    skipped = tuple(files.path(row) for row in sorted(bad))
+    images = ImageSet(FileSource(files, size, channels=channels, skipped=skipped), good, labels[good])
+    empty = np.flatnonzero(images.counts(len(classes)) == 0)
+    if len(empty):
+        raise UserError(f"class '{classes[empty[0]]}' of {table} has no readable image")
+    return Labelled(images, classes, skipped)
+
+
+def _rows(table: Path) -> list[tuple[int, str, str]]:
+    """Line, file and label of each row."""
+    try:
+        text = read_bytes(table, TEXT_LIMIT).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{table} is not a CSV file in UTF-8") from None
+    reader = csv.reader(text.splitlines())
+    header = next(reader, [])
+    names = [name.strip().lower() for name in header]
+    columns = []
+    for wanted in (FILE, LABEL):
+        found = [place for place, name in enumerate(names) if name in wanted]
+        if len(found) != 1:
+            raise UserError(
+                f"{table} needs a header with one column 'file' and one column 'label'; it has "
+                f"{', '.join(map(repr, header)) or 'none'}"
+            )
+        columns.append(found[0])
+    rows = []
+    for row in filter(None, reader):
+        line = reader.line_num
+        if len(row) != len(header) or not all(row[column].strip() for column in columns):
+            raise UserError(f"{table}, line {line}: expected {', '.join(header)}, but it is '{','.join(row)}'")
+        rows.append((line, row[columns[0]].strip(), row[columns[1]].strip()))
+    if not rows:
+        raise UserError(f"{table} has no row below its header")
+    return rows

@@ -1,0 +1,94 @@
+"""Images with class names: folders and CSV files, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from drcil.data.labelled import labelled
+from drcil.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, count in (("cat", 2), ("dog", 1)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (20, 20), (number, 0, 0)).save(tmp_path / "pets" / name / f"{number}.png")
+    return tmp_path / "pets"
+
+
+def table(folder: Path, text: str) -> Path:
+    (folder / "list.csv").write_text(text)
+    return folder / "list.csv"
+
+
+def named(place: Path) -> list[tuple[str, str]]:
+    found = labelled(place, 16)
+    return [
+        (Path(found.images.source.name(row)).name, found.classes[label])
+        for row, label in zip(found.images.rows.tolist(), found.images.labels.tolist(), strict=True)
+    ]
+
+
+def test_a_folder_has_a_directory_per_class(folder: Path) -> None:
+    assert named(folder) == [("0.png", "cat"), ("1.png", "cat"), ("0.png", "dog")]
+    assert labelled(folder, 16, channels=1).images.source.channels == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,label\ndog/0.png,hound\ncat/1.png,cat\n",
+        "\ufeffLabel,id,Path\r\nhound,7,dog/0.png\r\n\r\ncat,8,cat/1.png",
+    ],
+)
+def test_a_table_has_a_row_per_image(folder: Path, text: str) -> None:
+    assert named(table(folder, text)) == [("0.png", "hound"), ("1.png", "cat")]
+
+
+@pytest.mark.parametrize("form", ["folder", "table"])
+def test_what_cannot_be_read_is_left_out_and_named(form: str, folder: Path) -> None:
+    (folder / "cat" / "broken.jpg").write_bytes(b"no picture")
+    rows = "file,label\ncat/0.png,cat\ncat/broken.jpg,cat\n"
+    found = labelled(folder if form == "folder" else table(folder, rows), 16)
+    assert [Path(path).name for path in found.skipped] == ["broken.jpg"]
+    assert "broken.jpg" not in [Path(found.images.source.name(row)).name for row in found.images.rows.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "needs a header with one column 'file' and one column 'label'; it has none"),
+        ("a,b\n1,2\n", "it has 'a', 'b'"),
+        ("file,path,label\n1,2,3\n", "needs a header with one column 'file'"),
+        ("file,label\n", "has no row below its header"),
+        ("file,label\ncat/0.png\n", "line 2: expected file, label, but it is 'cat/0.png'"),
+        ("file,label\ncat/0.png,cat\ncat/1.png,\n", "line 3: expected file, label"),
+        ("file,label\ncat/0.png,cat\n\ncat/9.png,cat\n", r"line 4: there is no image file .*9\.png"),
+        ("file,label\nlist.csv,cat\n", "class 'cat' of .* has no readable image"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_told(folder: Path, text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        labelled(table(folder, text), 16)
+
+
+def test_a_table_that_is_no_text_is_told(folder: Path) -> None:
+    (folder / "list.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not a CSV file in UTF-8"):
+        labelled(folder / "list.csv", 16)
+
+
+def test_a_folder_that_cannot_be_used_is_told(folder: Path, tmp_path: Path) -> None:
+    for place, told in (
+        (tmp_path / "nowhere", "there is no folder and no CSV file"),
+        (folder / "cat", "has no class directories"),
+    ):
+        with pytest.raises(UserError, match=told):
+            labelled(place, 16)
+    (tmp_path / "splits" / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="are splits, not classes: train"):
+        labelled(tmp_path / "splits", 16)
