@@ -120,7 +120,7 @@ def test_strings_and_whole_numbers_are_class_names_in_any_list(labels: Any, taug
 
 
 def test_labels_beside_a_task_are_an_error(taught: Learner) -> None:
-    refused(lambda: Learner("icarl").learn(STREAM[0], ["a"]), "a task has labels of its own")
+    refused(lambda: Learner("icarl").learn(STREAM[0], ["a"]), "a task of a stream has labels of its own")
     refused(lambda: taught.evaluate(STREAM[0].test, ["a"]), "has labels of its own")
 
 

@@ -138,3 +138,22 @@ def test_a_large_picture_is_kept_smaller_and_looks_the_same(
 def test_what_exemplars_may_be_is_told(photographs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown exemplars 'copies'"):
         taught(photographs, "cat", "dog").save(tmp_path / "model", exemplars="copies")  # type: ignore[arg-type]
+
+
+def test_a_folder_and_a_table_have_class_names_of_their_own(photographs: Path) -> None:
+    (photographs / "cat" / "broken.jpg").write_bytes(b"no picture")
+    rows = [f"{name}/{one}.jpg,{name}" for name in ("eel", "bat") for one in range(2)]
+    for row in rows:
+        photograph(photographs.parent / row.partition(",")[0], 99)
+    (photographs.parent / "more.csv").write_text("\n".join(["file,label", *rows]))
+    learner = Learner("replay", backbone="resnet-digits", image_size=16, epochs_scale=0.005, device="cpu")
+    with pytest.warns(UserWarning, match=r"broken\.jpg cannot be read as an image and is left out"):
+        learner.learn(photographs)
+    learner.learn(photographs.parent / "more.csv")
+    assert learner.classes == ("cat", "dog", "fox", "owl", "eel", "bat")
+    assert str(learner.model.shape) == "3 x 16 x 16"
+    by_name = sorted(photographs.rglob("?.jpg"))
+    assert learner.evaluate(photographs) == learner.evaluate(by_name, [path.parent.name for path in by_name])
+    (photographs / "cat" / "broken.jpg").unlink()
+    with pytest.raises(UserError, match="class 'cat' has already been learnt"):
+        learner.learn(photographs)

@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
 from .data.datasets.dataset import DataSpec
-from .data.own import images_from, own_spec
+from .data.labelled import named_images
+from .data.own import own_spec
 from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
 from .errors import UserError
 from .inference.bank import FeatureBank
 from .inference.inference import Inference
 from .inference.ranking import Ranking
-from .limits import EPOCHS_SCALE, SEED
+from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED
 from .methods import Method
 from .models.directory import read_model, save_model
 from .models.model import Model, ModelOptions, new_model
@@ -59,6 +60,7 @@ class Learner:
         freeze: str | None = None,
         memory: str | int | None = None,
         augment: str | None = None,
+        image_size: int | None = None,
         seed: int = 0,
         epochs_scale: float = 1.0,
         settings: Mapping[str, Any] | None = None,
@@ -69,7 +71,8 @@ class Learner:
         """``weights``: a file, or a model directory, that the backbone starts from.
 
         ``freeze``: the part of the backbone that stays as it is, with all parts before it (``"backbone"``: all of it).
-        ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
+        ``image_size``: the pixels of a side to which images that are not of a stream are brought; None: what the first
+        of them asks for. ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
         """
         options = ModelOptions(
             text("method", method),
@@ -82,7 +85,8 @@ class Learner:
             weights=None if weights is None else Weights.of(weights),
             freeze=optional(text, "freeze", freeze),
         )
-        self._set_up(options, None, engine_settings(engine), listener, journal)
+        size = optional(whole, "image_size", image_size, IMAGE_SIZE)
+        self._set_up(options, None, engine_settings(engine), listener, journal, size)
 
     @classmethod
     def of(
@@ -104,8 +108,9 @@ class Learner:
         engine: EngineSettings,
         listener: Listener,
         journal: Journal | None,
+        image_size: int | None = None,
     ) -> None:
-        self._options, self._model = options, model
+        self._options, self._model, self._image_size = options, model, image_size
         self._engine_settings, self._listener = engine, function("listener", listener)
         self._journal = optional(instance, "journal", journal, Journal)
         self._predictor: Predictor | None = None
@@ -151,14 +156,13 @@ class Learner:
     def learn(self, task: Any, labels: Any = None) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
 
-        Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths.
+        Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths. A path
+        alone is a folder with a directory per class, or a CSV with the columns ``file`` and ``label``.
         """
-        if isinstance(task, Task) == (labels is not None):
-            raise UserError(
-                "learn takes a task of a stream, or images and their class names; a task has labels of its own"
-            )
         if not isinstance(task, Task):
             task = self._own_task(task, labels)
+        elif labels is not None:
+            raise UserError("a task of a stream has labels of its own; learn takes it without class names")
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
         with self._all_or_nothing():
@@ -225,9 +229,13 @@ class Learner:
     def _own_task(self, images: Any, labels: Any) -> Task:
         """The user's own images as the next task."""
         shape = self._model.shape if self._model else None
-        source = images_from(images, shape.size, shape.channels) if shape else images_from(images)
-        spec: DataSpec = self._model.data if self._model else own_spec(source)
-        return next_task(source, labels, self.sizes, self.classes, Budget.parse(spec.memory), spec)
+        size, channels = (shape.size, shape.channels) if shape else (self._image_size, None)
+        found = named_images(images, labels, size, channels)
+        if found.skipped:
+            more = f" and {len(found.skipped) - 1} more" if len(found.skipped) > 1 else ""
+            warnings.warn(f"{found.skipped[0]}{more} cannot be read as an image and is left out", stacklevel=3)
+        spec: DataSpec = self._model.data if self._model else own_spec(found.images.source)
+        return next_task(found.images, found.classes, self.sizes, Budget.parse(spec.memory), spec)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -1,17 +1,21 @@
-"""Images with class names as people keep them: a folder with a directory per class, or a CSV with a row per image."""
+"""Images with class names as people have them: lists, a folder with a directory per class, or a CSV with a row each."""
 
 from __future__ import annotations
 
 import csv
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arguments import path as given_path
 from ..errors import UserError
 from ..reading import TEXT_LIMIT, read_bytes
 from .datasets.folder import image_set, require_classes
+from .labels import class_names
+from .own import images_from
+from .sources.decode import STANDARD
 from .sources.filelist import FileList, directory_names
 from .sources.files import FileSource, damaged
 from .sources.imageset import ImageSet
@@ -26,6 +30,31 @@ class Labelled(NamedTuple):
     images: ImageSet
     classes: tuple[str, ...]
     skipped: tuple[str, ...]
+
+
+def named_images(images: Any, labels: Any, size: int | None = None, channels: int | None = None) -> Labelled:
+    """Images of any form with a class name each; without names, the path of a folder or of a CSV.
+
+    Classes are numbered in order of appearance. Without ``size`` and ``channels`` the first image says them.
+    """
+    if labels is None:
+        if not isinstance(images, str | os.PathLike):
+            raise UserError("images need class names: give a list with one for each, or a folder, or a CSV file")
+        place = given_path("the path of images", images, any_name=True)
+        return labelled(place, size or _first_size(place), channels or 3)
+    source = images_from(images, size, channels)
+    names = class_names(labels, len(source))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    everything = np.arange(len(source), dtype=np.int64)
+    own = np.array([numbers[name] for name in names], dtype=np.int64)
+    return Labelled(ImageSet(source, everything, own), tuple(numbers), ())
+
+
+def _first_size(place: Path) -> int:
+    """The size that the first image of a folder or of a CSV asks for."""
+    found = labelled(place, STANDARD).images
+    assert isinstance(found.source, FileSource)
+    return images_from(found.source.name(int(found.rows[0]))).size
 
 
 def labelled(place: Path, size: int, channels: int = 3) -> Labelled:

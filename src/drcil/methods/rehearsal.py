@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,8 +93,9 @@ def stage_names(spec: MethodSpec) -> list[str]:
     None, if the method cannot learn in that way.
     """
     source, budget = ArraySource(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)), Budget.parse(spec.build.memory or "all")
-    first = next_task(source, list("aabb"), (), (), budget, own_spec(source))
-    second = next_task(source, list("ccdd"), first.sizes, first.classes, budget, own_spec(source))
+    images = ImageSet(source, np.arange(4), np.array([0, 0, 1, 1]))
+    first = next_task(images, "ab", (), budget, own_spec(source))
+    second = next_task(images, "cd", first.sizes, budget, own_spec(source))
     with suppress(UserError):
         settings = resolve_settings(spec, (recipe_kinds(spec.recipe) or [DEFAULT])[0], {})
         method = spec.build(settings, Architecture("resnet-digits", channels_in=1, image_size=8))

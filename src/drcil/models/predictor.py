@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import instance, text, whole
+from ..data.labelled import named_images
 from ..data.own import images_from
 from ..data.pictures import Unreadable, decoded
 from ..data.sources.files import FileSource
@@ -25,7 +26,7 @@ from ..inference.inference import Inference
 from ..inference.ranking import Ranking
 from ..limits import BATCH, TOP, Precision
 from ..nets.output import Output, Readout
-from ..streams.next_task import named_images
+from ..streams.next_task import known_images
 from .directory import read_model
 from .model import Model
 
@@ -142,12 +143,15 @@ class Predictor:
         return Readout(readout.net, softmax)
 
     def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
-        """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
-        if isinstance(images, ImageSet):
-            if labels is not None:
-                raise UserError("an image set has labels of its own; evaluate takes it without class names")
-        else:
-            images = named_images(self._source(images), () if labels is None else labels, self.classes)
+        """Percent of images classified right: of an image set (a task's ``test``), or of images with class names.
+
+        A folder with a directory per class, and a CSV, have class names of their own.
+        """
+        if not isinstance(images, ImageSet):
+            found = named_images(images, labels, self.shape.size, self.shape.channels)
+            images = known_images(found.images, found.classes, self.classes)
+        elif labels is not None:
+            raise UserError("an image set has labels of its own; evaluate takes it without class names")
         if not len(images):
             raise UserError("evaluate needs at least one image")
         name = self._named(readout)

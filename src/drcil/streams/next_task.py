@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..arguments import text
 from ..data.datasets.dataset import DataSpec
-from ..data.labels import class_names
-from ..data.sources.imageset import ImageSet, ImageShape, Source, empty_like
+from ..data.sources.imageset import ImageSet, ImageShape, empty_like
 from ..errors import UserError
 from .budget import Budget
 from .stream import Task
@@ -37,20 +35,15 @@ def require_next(task: Task, sizes: Sequence[int], known: Sequence[str], shape: 
         )
 
 
-def next_task(
-    source: Source, labels: Any, sizes: Sequence[int], known: Sequence[str], budget: Budget, spec: DataSpec
-) -> Task:
-    """The task that follows those of ``sizes``, which brought the ``known`` classes. It has no test images.
+def next_task(images: ImageSet, classes: Sequence[str], sizes: Sequence[int], budget: Budget, spec: DataSpec) -> Task:
+    """The task that follows those of ``sizes``. It has no test images.
 
-    ``labels``: a class name for each image. New classes are numbered in order of appearance.
+    ``images``: labelled by position among the ``classes``, which are new.
     """
-    names = class_names(labels, len(source))
-    classes = tuple(dict.fromkeys(names))
-    numbers = {name: number for number, name in enumerate([*known, *classes])}
-    new = _labelled(source, names, numbers)
+    new = images.relabel(images.labels + sum(sizes))
     return Task(
         number=len(sizes) + 1,
-        classes=classes,
+        classes=tuple(classes),
         sizes=(*sizes, len(classes)),
         new=new,
         test=empty_like(new),
@@ -61,13 +54,13 @@ def next_task(
     )
 
 
-def named_images(source: Source, labels: Any, known: Sequence[str]) -> ImageSet:
-    """The images, labelled by the positions of their names among the ``known`` classes."""
-    names = class_names(labels, len(source))
-    strange = sorted(set(names) - set(known))
+def known_images(images: ImageSet, classes: Sequence[str], known: Sequence[str]) -> ImageSet:
+    """Images that are labelled by position among these classes, labelled among the ``known`` ones instead."""
+    strange = sorted(set(classes) - set(known))
     if strange:
         raise UserError(f"class '{strange[0]}' has not been learnt; known: {', '.join(known)}")
-    return _labelled(source, names, {name: number for number, name in enumerate(known)})
+    numbers = {name: number for number, name in enumerate(known)}
+    return images.relabel(np.array([numbers[name] for name in classes], dtype=np.int64)[images.labels])
 
 
 def _require_names(classes: Sequence[str]) -> None:
@@ -77,11 +70,6 @@ def _require_names(classes: Sequence[str]) -> None:
     twice = [name for name, times in Counter(classes).items() if times > 1]
     if twice:
         raise UserError(f"two classes are called '{twice[0]}'; every class needs a name of its own")
-
-
-def _labelled(source: Source, names: Sequence[str], numbers: Mapping[str, int]) -> ImageSet:
-    labels = np.array([numbers[name] for name in names], dtype=np.int64)
-    return ImageSet(source, np.arange(len(source), dtype=np.int64), labels)
 
 
 def _listed(sizes: Sequence[int]) -> str:
