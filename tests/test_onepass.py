@@ -239,3 +239,14 @@ def test_a_memory_is_refused_and_so_is_training_afterwards(method: str) -> None:
         Learner(method, memory=20)
     with pytest.raises(UserError, match=f"'{method}' cannot be combined with 'two-stage'"):
         Learner(f"{method}+two-stage")
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize("method", ONE_PASS)
+def test_they_learn_cifar100(method: str, data_dir: Path) -> None:
+    """Images of 8 pixels through a small random net: enough for twice what guessing gives."""
+    learner = Learner(method, freeze="backbone", backbone="resnet-digits", device="cpu")
+    for task in make_stream("cifar100-b0-10", data_dir=data_dir, image_size=8)[:2]:
+        learner.learn(task)
+        assert learner.evaluate(task.test) > 200 / task.total

@@ -121,12 +121,16 @@ class TrainingEngine:
         Accuracies in between are measured on the validation images, if there are any, else on the test images.
         """
         self._task, self._position = number, 0
+        # Features may have been asked for since the last task.
         self._kept.clear()
         if self.inference.cache is not None:
             self.inference.cache.clear()
         self._watched, self.measured_on = (validation, "validation") if validation else (test, "test")
-        with randomness(self.seed, "task", number, "between stages"):
-            yield
+        try:
+            with randomness(self.seed, "task", number, "between stages"):
+                yield
+        finally:
+            self._kept.clear()
 
     def fit(self, stage: Stage) -> None:
         """Train ``stage.net`` in place; or, if this stage was finished before a kill, restore its result in place."""
