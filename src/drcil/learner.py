@@ -19,7 +19,7 @@ from .data.augment import build_augment
 from .data.datasets.dataset import DataSpec
 from .data.labelled import named_images
 from .data.own import own_spec
-from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
+from .data.sources.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
 from .errors import UserError
 from .inference.bank import FeatureBank
 from .inference.inference import Inference
@@ -29,8 +29,9 @@ from .methods import Method
 from .models.directory import read_model, save_model
 from .models.model import Model, ModelOptions, new_model
 from .models.predictor import Prediction, Predictor
+from .nets.features import preprocessing_of
 from .nets.output import Readout
-from .nets.weights import Weights
+from .nets.pretrained import named_weights
 from .streams.budget import Budget
 from .streams.memory import Memory
 from .streams.next_task import next_task, require_next
@@ -57,6 +58,7 @@ class Learner:
         *,
         backbone: str | None = None,
         weights: str | os.PathLike[str] | None = None,
+        pretrained: bool = False,
         freeze: str | None = None,
         memory: str | int | None = None,
         augment: str | None = None,
@@ -68,11 +70,13 @@ class Learner:
         journal: Journal | None = None,
         **engine: Any,
     ) -> None:
-        """``weights``: a file, or a model directory, that the backbone starts from.
+        """``weights``: a file, or a model directory, that the backbone starts from. ``pretrained``: from the weights
+        that are published for it.
 
         ``freeze``: the part of the backbone that stays as it is, with all parts before it (``"backbone"``: all of it).
         ``image_size``: the pixels of a side to which images that are not of a stream are brought; None: what the first
-        of them asks for. ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
+        of them, or the backbone, asks for.
+        ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
         """
         options = ModelOptions(
             text("method", method),
@@ -82,7 +86,7 @@ class Learner:
             seed=whole("seed", seed, SEED),
             epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
             settings=optional(instance, "settings", settings, Mapping) or {},
-            weights=None if weights is None else Weights.of(weights),
+            weights=named_weights(weights, instance("pretrained", pretrained, bool), backbone),
             freeze=optional(text, "freeze", freeze),
         )
         size = optional(whole, "image_size", image_size, IMAGE_SIZE)
@@ -231,11 +235,19 @@ class Learner:
         shape = self._model.shape if self._model else None
         size, channels = (shape.size, shape.channels) if shape else (self._image_size, None)
         found = named_images(images, labels, size, channels)
+        if size is None and self._wanted_size(found.images.source) != found.images.source.size:
+            found = named_images(images, labels, self._wanted_size(found.images.source), channels)
         if found.skipped:
             more = f" and {len(found.skipped) - 1} more" if len(found.skipped) > 1 else ""
             warnings.warn(f"{found.skipped[0]}{more} cannot be read as an image and is left out", stacklevel=3)
         spec: DataSpec = self._model.data if self._model else own_spec(found.images.source)
         return next_task(found.images, found.classes, self.sizes, Budget.parse(spec.memory), spec)
+
+    def _wanted_size(self, first: Source) -> int:
+        """Of a side: what the backbone wants of photographs, if it says so; other images keep their own."""
+        backbone = self._options.backbone
+        wanted = preprocessing_of(backbone) if backbone is not None and own_spec(first).photographs else None
+        return first.size if wanted is None else wanted.image_size
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -40,6 +40,8 @@ def list_known(
         _print_table(entries)
         if kind == "methods":
             console().print("NAME+ADDON combines a method with an add-on: see 'drcil list addons'.", soft_wrap=True)
+        if kind == "backbones":
+            console().print("timm:NAME is the model NAME of timm, if that is installed.", soft_wrap=True)
     require_printed()
 
 

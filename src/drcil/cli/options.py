@@ -35,7 +35,9 @@ Memory = Annotated[
         help="Old images to keep: 2000 (in total), 20/class, all, none.", rich_help_panel=WHAT, callback=a_budget
     ),
 ]
-Backbone = Annotated[str | None, typer.Option(help="See 'drcil list backbones'.", rich_help_panel=WHAT)]
+Backbone = Annotated[
+    str | None, typer.Option(help="See 'drcil list backbones'; timm:NAME for one of timm.", rich_help_panel=WHAT)
+]
 WeightsFile = Annotated[
     Path | None,
     typer.Option(
@@ -45,6 +47,10 @@ WeightsFile = Annotated[
         rich_help_panel=WHAT,
         callback=usable,
     ),
+]
+Pretrained = Annotated[
+    bool,
+    typer.Option("--pretrained", help="Start from the weights that timm publishes.", rich_help_panel=WHAT),
 ]
 Freeze = Annotated[
     str | None,

@@ -29,6 +29,7 @@ def run(
     memory: options.Memory = None,
     backbone: options.Backbone = None,
     weights: options.WeightsFile = None,
+    pretrained: options.Pretrained = False,
     freeze: options.Freeze = None,
     head: Annotated[
         str | None, typer.Option(help="Head of a pipeline; see 'drcil list heads'.", rich_help_panel=options.WHAT)
@@ -95,6 +96,7 @@ def run(
         memory=memory,
         backbone=backbone,
         weights=weights,
+        pretrained=pretrained,
         freeze=freeze,
         data=data,
         tasks=tasks,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..data.datasets.dataset import DataSpec
@@ -13,6 +13,7 @@ from ..methods import Architecture, Method
 from ..methods.resolve import resolve_settings
 from ..methods.spec import named_method
 from ..nets.build import BACKBONES
+from ..nets.features import preprocessing_of
 from ..nets.output import Readout
 from ..nets.weights import Weights
 from ..streams.budget import Budget
@@ -92,6 +93,7 @@ def new_model(
 
     ``budget`` holds where no other is demanded; ``stream``: its name, for recipes that know it.
     """
+    data = _as_the_backbone_wants(data, options, shape)
     spec, readout = named_method(options.method)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
     architecture = Architecture(
@@ -109,3 +111,10 @@ def new_model(
         seed=options.seed,
         readout=readout,
     )
+
+
+def _as_the_backbone_wants(data: DataSpec, options: ModelOptions, shape: ImageShape) -> DataSpec:
+    """Weights want images normalised as those were that they were learnt from, where the backbone says how."""
+    wanted = preprocessing_of(options.backbone or data.backbone) if options.weights else None
+    normalisation = wanted.normalisation(shape.channels) if wanted else None
+    return data if normalisation is None else replace(data, mean=normalisation[0], std=normalisation[1])

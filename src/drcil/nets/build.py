@@ -41,7 +41,7 @@ def build_backbone(name: str, channels_in: int, **options: Any) -> Backbone:
     try:
         inspect.signature(factory).bind(channels_in, **options)
     except TypeError:
-        asked = ", ".join(f"{option}={value}" for option, value in options.items())
+        asked = ", ".join(f"{option}={value}" for option, value in options.items() if option != "image_size")
         raise UserError(f"backbone '{name}' has no variant with {asked}, which the method needs") from None
     return factory(channels_in, **options)
 

@@ -10,13 +10,14 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.augment import AUGMENTS
-from ..data.datasets.load import data_kind
+from ..data.datasets.dataset import find_dataset
 from ..disk import write_bytes
 from ..errors import UserError
 from ..limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, TASKS, VALIDATION
 from ..limits import ORDER_SEED as ORDER_SEEDS
 from ..methods.spec import named_method
-from ..nets.features import BACKBONES
+from ..nets.features import BACKBONES, preprocessing_of
+from ..nets.pretrained import named_weights
 from ..nets.weights import Weights
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
@@ -109,10 +110,13 @@ def make_settings(**given: Any) -> RunSettings:
     for table, name in ((BACKBONES, "backbone"), (AUGMENTS, "augment")):
         if name in chosen:
             table[chosen[name]]
-    if "weights" in chosen:
-        chosen["weights"] = Weights.of(chosen["weights"])
-    kind = data_kind(parse_stream(chosen["stream"]).dataset)
-    return checked(merge(load_profile(chosen.get("profile", "full"), kind), chosen))
+    data = find_dataset(parse_stream(chosen["stream"]).dataset)[0].spec
+    weights = named_weights(chosen.pop("weights", None), chosen.pop("pretrained", False), chosen.get("backbone"))
+    values = merge(load_profile(chosen.get("profile", "full"), data.kind), chosen)
+    wanted = preprocessing_of(values["backbone"]) if "backbone" in values else None
+    if data.photographs and wanted is not None:
+        values.setdefault("image_size", wanted.image_size)
+    return checked({**values, **({"weights": weights} if weights else {})})
 
 
 def checked(values: dict[str, Any]) -> RunSettings:

@@ -40,6 +40,11 @@ class DataSpec:
     cutout: bool = False
     """Whether ``auto`` may end in a square hole."""
 
+    @property
+    def photographs(self) -> bool:
+        """Whether the images are cut out of pictures of any size, so that they can be had in any size."""
+        return self.crop == "resized"
+
 
 @dataclass(frozen=True)
 class Dataset:
