@@ -157,7 +157,7 @@ def test_the_tables_for_programs() -> None:
     summaries = summarise(OUTCOMES)
     runs = list(csv.DictReader(io.StringIO(runs_csv(summaries))))
     assert [(row["method"], row["seed"]) for row in runs[:2]] == [("replay", "0"), ("replay", "1")]
-    assert (runs[1]["avg"], runs[1]["2"], runs[1]["5"]) == ("70.0", "80.0", "60.0")
+    assert (runs[1]["avg"], runs[1]["curve_2"], runs[1]["curve_5"]) == ("70.0", "80.0", "60.0")
     assert runs[3]["failure"] == "ended by SIGKILL" and runs[3]["avg"] == ""
     means = {row["method"]: row for row in csv.DictReader(io.StringIO(summary_csv(summaries)))}
     assert (means["replay"]["avg"], means["replay"]["avg_error"], means["replay"]["runs"]) == ("75.0", "5.0", "2")

@@ -72,10 +72,11 @@ def test_the_rarer_class_weighs_more(few: int, more: int, beta: float) -> None:
     assert rare > 1 > common
 
 
-def test_a_class_without_images_weighs_as_one_with_a_single_image() -> None:
+def test_a_class_without_images_weighs_as_one_with_a_single_image_and_takes_nothing_from_the_others() -> None:
     weights = class_weights(torch.tensor([0, 1, 500]), 0.96)
     assert weights[0] == weights[1]
     assert torch.isfinite(weights).all()
+    assert torch.equal(weights[1:], class_weights(torch.tensor([1, 500]), 0.96))
 
 
 @given(st.integers(0, 999), st.floats(0.5, 4), st.lists(st.floats(0.05, 5), min_size=2, max_size=6))

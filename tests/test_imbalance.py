@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from drcil.cli import main
+from drcil.report.imbalance import plot_imbalance
 from drcil.streams.imbalance import TaskImages, task_images
 from drcil.streams.memory import Memory
 from drcil.streams.stream import make_stream
@@ -49,6 +51,18 @@ def test_the_view_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     stream = make_stream("digits-lt-ordered-b0-5")
     assert [count for task in tasks for count in task["new"]] == stream.counts().tolist()
     assert tasks[-1] == {"task": 5, "memory": [0] * 8, "new": stream.counts()[-2:].tolist(), "ratio": 2.0}
+
+
+def test_the_plot_has_room_for_every_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a shuffled stream a later task may bring the largest class."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr("drcil.report.imbalance.write_figure", lambda figure, path: drawn.append(figure))
+    tasks = task_images(make_stream("digits-lt-shuffled-b4-3"))
+    plot_imbalance(tasks, "digits", tmp_path / "plot.png")
+    largest = max(task.new.max() for task in tasks)
+    assert largest > tasks[0].new.max()
+    for panel in drawn[0].axes[: len(tasks)]:
+        assert panel.get_ylim()[1] > largest and panel.get_yscale() == "log"
 
 
 def test_data_check_shows_the_counts_of_a_tail(capsys: pytest.CaptureFixture[str]) -> None:

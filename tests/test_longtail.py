@@ -156,8 +156,17 @@ def test_any_dataset_has_the_same_profile(available: list[int], scenario: Scenar
     classes, largest = len(available), max(available)
     profile = [max(1, int(largest * (1 / tail.ratio) ** (place / max(1, classes - 1)))) for place in range(classes)]
     by_class = dict(zip(stream.order, per_class(stream), strict=True))
-    assert [by_class[label] for label in range(classes)] == list(map(min, profile, available))
-    assert stream.order == (tuple(range(classes)) if scenario == "ordered" else class_order(classes, seed))
+    by_size = sorted(range(classes), key=lambda label: -available[label])
+    assert [by_class[label] for label in by_size] == [
+        min(count, available[label]) for count, label in zip(profile, by_size, strict=True)
+    ]
+    assert stream.order == (tuple(by_size) if scenario == "ordered" else class_order(classes, seed))
+    assert max(by_class.values()) == largest
+
+
+def test_a_tail_that_is_steeper_by_nature_is_left_as_it_is() -> None:
+    stream = make_stream("toy-lt4-ordered-1/1", toy([3, 100, 40, 1, 9]))
+    assert (stream.order, per_class(stream)) == ((1, 2, 4, 0, 3), [100, 40, 9, 3, 1])
 
 
 @given(any_counts, st.floats(0.01, 0.99))
@@ -211,7 +220,7 @@ def test_a_name_says_the_tail() -> None:
         ("digits-lt1.2.3-shuffled-b0-5", "must be a number from 1 to"),
         ("folder:x-lt0-shuffled-b0-5", "must be a number from 1 to"),
         ("digits-lt-sorted-b0-5", "'digits-lt-ordered' or '-shuffled', not 'sorted'"),
-        ("digits-lt50-b0-5", "'digits-lt50-ordered' or '-shuffled', not ''"),
+        ("digits-lt50-b0-5", "'digits-lt50-ordered' or '-shuffled'$"),
     ],
 )
 def test_a_tail_that_cannot_be_is_told(name: str, told: str) -> None:

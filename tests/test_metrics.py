@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drcil.errors import UserError
-from drcil.metrics import METRICS, History, TaskPrediction, backward_transfer, forgetting, measure, require_figure
+from drcil.metrics import METRICS, History, TaskPrediction, measure, require_figure
+from drcil.metrics.forgetting import backward_transfer, forgetting
 
 PUBLISHED = [93.4, 83.0, 80.9, 76.72, 74.18, 71.3, 69.17, 65.45, 63.49, 62.04]
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from drcil.cli import main
 from drcil.errors import UserError
 from drcil.keys import generator
 from drcil.methods import METHODS
@@ -116,3 +117,11 @@ def test_numbers_that_make_no_sense_are_refused(setting: dict[str, float]) -> No
 @pytest.mark.parametrize("name", ["maf+wa", "maf+bft", "mdt+drc+la+focal", "maf+drc+cb+two-stage"])
 def test_remedies_that_do_different_things_are_taken_together(name: str) -> None:
     resolve_settings(METHODS[name], "digits", {})
+
+
+def test_a_remedy_is_named_in_one_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "maf+la", "digits-b0-5", "--remedy", "cb"]) == 2
+    assert "'maf+la' says 'la' by its name, so --remedy cannot say 'cb'; give one" in capsys.readouterr().err
+    assert main(["run", "mafdrc+cb", "digits-b0-5"]) == 2
+    told = capsys.readouterr().err
+    assert "'remedies': 'la' and 'cb' make up for rare classes" in told

@@ -244,9 +244,9 @@ def test_the_axis_of_accuracy_is_marked_where_it_says(lowest: float) -> None:
 def test_a_long_tailed_stream_is_shown_by_the_mean_over_tasks_with_accuracy_beside_it(tmp_path: Path) -> None:
     own = long_tailed()
     table = [line.split() for line in text(task_table(own)).splitlines()]
-    assert table[0] == ["task", "classes", "task", "mean", "avg", "accuracy", "seconds"]
+    assert table[0] == ["task", "classes", "task", "mean", "task", "avg", "accuracy", "seconds"]
     assert table[2] == ["2", "5", "40.00", "65.00", "70.00", "4.2"]
-    assert task_line(own, 2) == "task 2 done: 5 classes, task mean 40.00, accuracy 70.00, avg 65.00, 4.2 s"
+    assert task_line(own, 2) == "task 2 done: 5 classes, task mean 40.00, accuracy 70.00, task avg 65.00, 4.2 s"
     header, _, row = [line.split() for line in text(summary_table(own)).splitlines() if line.strip()]
     assert header == ["task", "avg", "Avg", "Last", "many", "medium", "few", "forgetting", "seconds"]
     assert row == ["65.00", "80.00", "70.00", "99.00", "–", "1.50", "12.50", "7.2"]

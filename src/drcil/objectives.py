@@ -175,15 +175,18 @@ def margin_ranking(
 
 
 def nca(
-    cosines: Tensor, scale: Tensor, labels: Tensor, *, margin: float, form: Literal["published", "program"]
+    cosines: Tensor, scale: Tensor, labels: Tensor, *, margin: float, form: Literal["published", "program", "softmax"]
 ) -> Tensor:
     """L_NCA over cosines a and their scale η, the mean over samples.
 
     - ``"published"``: [ -log( exp(η (a_y - δ)) / Σ_{c≠y} exp(η a_c) ) ]₊ with the margin δ on the sample's own class;
     - ``"program"``: -s_y + log( 1 + Σ_{c≠y} exp(s_c) ), s_c = η a_c - max_k η a_k. There the margin is taken off every
-      class, so it cancels and is left out here; a 1 stands where the sample's own class would be; no hinge.
+      class, so it cancels and is left out here; a 1 stands where the sample's own class would be; no hinge;
+    - ``"softmax"``: -s_y + log Σ_c exp(s_c), the cross-entropy, as re-implemented for long-tailed streams.
     """
     scores = scale * cosines
+    if form == "softmax":
+        return F.cross_entropy(scores, labels)
     own = F.one_hot(labels, scores.shape[1]).bool()
     if form == "published":
         rivals = scores.masked_fill(own, -math.inf).logsumexp(dim=1)
@@ -234,11 +237,13 @@ def class_weights(counts: Int64 | Tensor, beta: float) -> Tensor:
     """w_c ∝ (1 - β) / (1 - β^{m_c}), of mean 1: the inverse of the effective number of m_c training samples.
 
     One number per class, float32, on the device of the counts; the rarer the class, the larger. β = 0 gives equal
-    weights, β → 1 such as 1 / m_c. A class without samples weighs as much as one with a single sample.
+    weights, β → 1 such as 1 / m_c. A class without samples weighs as much as one with a single sample, and the mean
+    is over the others: what is never seen must not make light of what is.
     """
-    samples = torch.as_tensor(counts).to(torch.float64).clamp(min=1)
-    weights = (1 - beta) / (1 - beta**samples)
-    return (weights / weights.mean()).to(torch.float32)
+    samples = torch.as_tensor(counts).to(torch.float64)
+    weights = (1 - beta) / (1 - beta ** samples.clamp(min=1))
+    seen = weights[samples > 0]
+    return (weights / (seen if len(seen) else weights).mean()).to(torch.float32)
 
 
 def balanced_distillation(student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 2.0) -> Tensor:

@@ -32,6 +32,6 @@ def explain(error: ValidationError) -> str:
         return f"'{where}' is missing"
     if first["type"] == "extra_forbidden":
         return f"'{where}' is not known"
-    if isinstance(first["input"], dict):
+    if isinstance(first["input"], dict | list | tuple):
         return f"'{where}': {reason}" if where else reason
     return f"'{where}' cannot be {shown(first['input'])}: {reason}"

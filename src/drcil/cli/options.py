@@ -21,7 +21,11 @@ WHAT, WHERE, SHOWN = "Experiment", "Compute", "Output"
 """The groups that help lists options in."""
 
 Stream = Annotated[
-    str, typer.Argument(metavar="STREAM", help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP.")
+    str,
+    typer.Argument(
+        metavar="STREAM",
+        help="DATASET-b0-TASKS, DATASET-b50-STEPS, DATASET-BASE/STEP; long-tailed: DATASET-lt-shuffled-b50-STEPS.",
+    ),
 ]
 OrderSeed = Annotated[
     int | None,
@@ -198,6 +202,8 @@ def toml_value(text: str) -> Any:
 
 def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
     """A head and remedies can be chosen for the methods that are pipelines."""
+    from ..heads.base import HEADS
+    from ..methods.remedies import REMEDIES
     from ..methods.spec import named_method
 
     known = named_method(method)[0].build.Settings.model_fields
@@ -206,3 +212,7 @@ def require_pipeline(method: str, head: str | None, remedy: str | None) -> None:
             raise UserError(
                 f"{option} is for the pipelines maf, mdt and mec and their combinations; '{method}' is none"
             )
+    for option, given, table in (("--head", head, HEADS), ("--remedy", remedy, REMEDIES)):
+        named = [addon for addon in method.split("+")[1:] if addon in table]
+        if given is not None and named:
+            raise UserError(f"'{method}' says '{named[0]}' by its name, so {option} cannot say '{given}'; give one")

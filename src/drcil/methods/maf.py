@@ -80,7 +80,7 @@ class Maf(Pipeline):
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE of the fused logits over the new classes."""
-            value = self.surprise(output.logits.fused[:, old:], batch.labels - old, weights=weights)
+            value = self.classification_loss(output.logits.fused[:, old:], batch.labels - old, weights=weights)
             return {"adaptation": Term(value)}
 
         hooks = []

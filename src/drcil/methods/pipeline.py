@@ -107,7 +107,9 @@ class Pipeline(Method):
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE(S, y)."""
-            return {"classification": Term(self.surprise(output.logits.fused, batch.labels, weights=weights))}
+            return {
+                "classification": Term(self.classification_loss(output.logits.fused, batch.labels, weights=weights))
+            }
 
         engine.fit(Stage("first", net, task.new, objective, self.settings.first, sampler=self.sampler))
 
@@ -122,7 +124,7 @@ class Pipeline(Method):
             return None
         return PerClass(class_weights(torch.from_numpy(data.counts(task.total)[first:]), self.settings.cb_beta))
 
-    def surprise(
+    def classification_loss(
         self, logits: Tensor, labels: Tensor, adjust: PerClass | None = None, weights: PerClass | None = None
     ) -> Tensor:
         """L_fusion of these logits, focal where that was asked for."""
@@ -144,7 +146,7 @@ class Pipeline(Method):
     ) -> dict[str, Term]:
         """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
         own = self.settings
-        fusion = self.surprise(logits.fused, labels, adjust, weights)
+        fusion = self.classification_loss(logits.fused, labels, adjust, weights)
         if logits.new is None or logits.old is None:
             return {"fusion": Term(fusion)}
         branch = branch_loss(

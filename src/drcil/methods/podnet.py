@@ -27,10 +27,12 @@ class PodnetSettings(Settings):
     first: Schedule
     later: Schedule
     finetuning: Schedule
+    finetunes: bool
+    """Whether a later task ends with balanced fine-tuning."""
     proxies: int = Field(ge=1)
     """Directions per class."""
-    nca: Literal["published", "program"]
-    """The form of the classification loss: the paper's equation, or what its program computes."""
+    nca: Literal["published", "program", "softmax"]
+    """The form of the classification loss: the paper's equation, what its program computes, or cross-entropy."""
     margin: float = Field(ge=0)
     """δ of the published form; the program's has none that acts."""
     spatial: float = Field(ge=0)
@@ -63,8 +65,9 @@ class Podnet(CosineMethod):
         previous = copy.deepcopy(self.net)
         self.cosine_head.grow(len(task.classes))
         self._learn_beside(previous, "later", task.new.join(task.memory), own.later, task, engine)
-        balanced = balanced_set(self.net, task, engine)
-        self._learn_beside(previous, "finetuning", balanced, own.finetuning, task, engine)
+        if own.finetunes:
+            balanced = balanced_set(self.net, task, engine)
+            self._learn_beside(previous, "finetuning", balanced, own.finetuning, task, engine)
 
     def _learn_beside(
         self, previous: Net, stage: str, data: ImageSet, schedule: Schedule, task: Task, engine: Engine

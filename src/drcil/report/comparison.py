@@ -49,8 +49,8 @@ class Summary:
     """The one whose figures these are; None where no seed was finished."""
     figures: dict[str, Figure | None]
     """By the names of metrics, first the one that leads."""
-    curve: list[Figure]
-    """The leading metric after each task, or accuracy."""
+    curve: list[Figure | None]
+    """What the leading metric sums up, after each task; none where there is nothing to measure it on."""
     seen: list[int]
     """Classes seen at each point of the curve."""
     outcomes: list[Outcome]
@@ -87,7 +87,8 @@ def _summary(method: str, outcomes: list[Outcome], shown: Shown) -> Summary:
     for name in (*shown.names, *_COUNTS):
         values = [value for result in results if (value := figure_of(result, name)) is not None]
         figures[name] = figure(values) if values else None
-    curve = [figure(values) for values in zip(*(figure_of(result, shown.curve) for result in results), strict=True)]
+    points = zip(*(figure_of(result, shown.curve) for result in results), strict=True)
+    curve = [None if None in values else figure(values) for values in points]
     sizes = results[0]["tasks"][: len(curve)] if results else []
     seen = [sum(sizes[:number]) for number in range(1, len(curve) + 1)]
     return Summary(method, results[0]["readout"] if results else None, figures, curve, seen, outcomes, shown)
@@ -138,10 +139,11 @@ def summary_csv(summaries: Sequence[Summary]) -> str:
 
 
 def runs_csv(summaries: Sequence[Summary]) -> str:
-    """A row per method and seed; the curve's points are the last columns, named by the classes seen."""
+    """A row per method and seed; the curve's points are the last columns, named by it and the classes seen."""
     seen = max((summary.seen for summary in summaries), key=len)
     names, curve = list(summaries[0].figures), summaries[0].shown.curve
-    rows: list[list[Any]] = [["method", "seed", "readout", *names, "directory", "failure", *seen]]
+    points = [f"{curve}_{classes}" for classes in seen]
+    rows: list[list[Any]] = [["method", "seed", "readout", *names, "directory", "failure", *points]]
     for outcome in (outcome for summary in summaries for outcome in summary.outcomes):
         own = outcome.result
         figures = [own and figure_of(own, name) for name in names]
@@ -158,7 +160,7 @@ def as_json(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             "readout": summary.readout,
             **{name: own and asdict(own) for name, own in summary.figures.items()},
             "seen": summary.seen,
-            "curve": [asdict(point) for point in summary.curve],
+            "curve": [point and asdict(point) for point in summary.curve],
             "runs": [
                 {
                     "seed": outcome.seed,

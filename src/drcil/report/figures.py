@@ -19,12 +19,24 @@ TITLES = {
 }
 """Of columns, where they are not the names of the metrics."""
 SHOTS = ("many_shot", "medium_shot", "few_shot")
-_STEPS = {"curve": "accuracy", "task_curve": "task mean", "class_curve": "class mean", "top5": "top 5"}
+_STEPS = {
+    "curve": "accuracy",
+    "task_curve": "task mean",
+    "class_curve": "class mean",
+    "top5": "top 5",
+    "many_curve": "many",
+    "medium_curve": "medium",
+    "few_curve": "few",
+}
+_AVERAGES = {"task_curve": "task avg", "class_curve": "class avg"}
 _AXES = {
     "curve": "accuracy on all classes seen",
     "task_curve": "accuracy, mean over the tasks seen",
     "class_curve": "accuracy, mean over the classes seen",
     "top5": "top-5 accuracy on all classes seen",
+    "many_curve": "accuracy on classes of more than 100 training images",
+    "medium_curve": "accuracy on classes of 20 to 100 training images",
+    "few_curve": "accuracy on classes of fewer than 20 training images",
 }
 
 
@@ -54,6 +66,11 @@ class Shown:
     def step(self) -> str:
         """The heading of the curve's values."""
         return _STEPS[self.curve]
+
+    @property
+    def average(self) -> str:
+        """The heading of the mean of the curve so far."""
+        return _AVERAGES.get(self.curve, "avg")
 
     @property
     def axis(self) -> str:

@@ -49,12 +49,14 @@ def plot_imbalance(tasks: Sequence[TaskImages], title: str, path: Path) -> None:
         panel.bar(range(old), task.memory, width=1.0, color=COLOURS[0], label="memory")
         panel.bar(range(old, seen), task.new, width=1.0, color=COLOURS[1], label="new")
         panel.set_title(f"task {task.number}, ratio {task.ratio:.1f}", fontsize=9, color=INK)
-        panel.set_yscale("log")
-        panel.set_ylim(bottom=0.7)
         panel.tick_params(labelsize=8, colors=INK)
         panel.spines[["top", "right"]].set_visible(False)
     for panel in panels[len(tasks) :]:
         panel.set_visible(False)
+    # Of all panels, which share it; once one is limited, the others no longer follow what is drawn in them.
+    largest = max(int(counts.max()) for task in tasks for counts in (task.memory, task.new) if len(counts))
+    panels[0].set_yscale("log")
+    panels[0].set_ylim(0.7, 1.3 * largest)
     figure.supxlabel("class, in order of appearance", fontsize=9, color=INK)
     figure.supylabel("training images", fontsize=9, color=INK)
     panels[0].legend(frameon=False, fontsize=8)

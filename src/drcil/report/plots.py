@@ -68,10 +68,11 @@ def mean_curves(summaries: Sequence[Summary]) -> list[Line]:
     for summary in summaries:
         leading = summary.figures[summary.shown.metric]
         average = None if leading is None else leading.mean
-        if summary.curve:
-            errors = [point.error for point in summary.curve if point.error is not None]
-            accuracy = [point.mean for point in summary.curve]
-            lines.append(Line(summary.method, summary.seen, accuracy, average, True, errors or None))
+        points = [(seen, own) for seen, own in zip(summary.seen, summary.curve, strict=True) if own is not None]
+        if points:
+            errors = [own.error for _, own in points if own.error is not None]
+            seen, accuracy = [seen for seen, _ in points], [own.mean for _, own in points]
+            lines.append(Line(summary.method, seen, accuracy, average, True, errors or None))
     return sorted(lines, key=lambda line: -line.accuracy[-1])
 
 
@@ -84,8 +85,9 @@ def curves(results: Sequence[dict[str, Any]]) -> list[Line]:
         for readout, figures in result["readouts"].items():
             label = f"{name}, {readout}" if len(result["readouts"]) > 1 else name
             shown = shown_of(result)
-            accuracy = figures[shown.curve]
-            seen = list(accumulate(result["tasks"]))[: len(accuracy)]
+            points = zip(accumulate(result["tasks"]), figures[shown.curve], strict=False)
+            known = [(seen, accuracy) for seen, accuracy in points if accuracy is not None]
+            seen, accuracy = [seen for seen, _ in known], [accuracy for _, accuracy in known]
             lines.append(Line(label, seen, accuracy, figures[shown.metric], readout == result["readout"]))
     return lines
 
@@ -132,7 +134,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 def _dress(axes: Axes, lines: Sequence[Line], shown: Shown = PLAIN) -> None:
     """Scale, labels, and no ink that says nothing."""
-    lowest = min(value for line in lines for value in line.accuracy)
+    lowest = min((value for line in lines for value in line.accuracy), default=0.0)
     bottom = max(0.0, 10 * ((lowest - 5) // 10))
     axes.set_ylim(bottom, 100)
     axes.set_xlabel("classes seen", color=INK)

@@ -30,13 +30,13 @@ def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, heade
     """A row per task (from 1; None: all that are finished). Widths are fixed: rows printed one by one line up."""
     first, *others = _measured(result)
     table = Table(box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("task", "classes", first, "avg", *others, "seconds"):
+    for name in ("task", "classes", first, shown_of(result).average, *others, "seconds"):
         table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
     for number in tasks or range(1, len(result["curve"]) + 1):
         seen, accuracies, average = _until(result, number)
         leading, *rest = accuracies.values()
         seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
-        table.add_row(str(number), str(seen), leading, f"{average:.2f}", *rest, seconds)
+        table.add_row(str(number), str(seen), leading, average, *rest, seconds)
     return table
 
 
@@ -45,7 +45,8 @@ def task_line(result: dict[str, Any], number: int) -> str:
     seen, accuracies, average = _until(result, number)
     measured = ", ".join(f"{name} {accuracy}" for name, accuracy in accuracies.items())
     seconds = result["per_task"][number - 1]["seconds"]
-    return f"task {number} done: {seen} classes, {measured}, avg {average:.2f}, {seconds:.1f} s"
+    named = shown_of(result).average
+    return f"task {number} done: {seen} classes, {measured}, {named} {average}, {seconds:.1f} s"
 
 
 def _measured(result: dict[str, Any]) -> list[str]:
@@ -56,16 +57,20 @@ def _measured(result: dict[str, Any]) -> list[str]:
     return [*names, "validation"] if any("validation" in task for task in result["per_task"]) else names
 
 
-def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, str], float]:
+def _until(result: dict[str, Any], number: int) -> tuple[int, dict[str, str], str]:
     """After this task: the classes seen, what was measured, and the leading readout's average so far."""
     curve = shown_of(result).curve
     accuracies = [figures[curve][number - 1] for figures in _readouts(result).values()]
     accuracies += [] if curve == "curve" else [result["curve"][number - 1]]
     accuracies.append(result["per_task"][number - 1].get("validation"))
-    shown = ["–" if accuracy is None else f"{accuracy:.2f}" for accuracy in accuracies]
-    measured = dict(zip(_measured(result), shown, strict=False))
-    seen, average = list(accumulate(result["tasks"]))[number - 1], fmean(figure_of(result, curve)[:number])
-    return seen, measured, average
+    measured = dict(zip(_measured(result), map(_figure, accuracies), strict=False))
+    so_far = [value for value in figure_of(result, curve)[:number] if value is not None]
+    seen = list(accumulate(result["tasks"]))[number - 1]
+    return seen, measured, _figure(fmean(so_far) if so_far else None)
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _readouts(result: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +87,7 @@ def summary_table(result: dict[str, Any]) -> Table:
     for name in (*(["readout"] if several else []), *titles, "seconds"):
         table.add_column(name, justify="left" if name == "readout" else "right", no_wrap=True)
     for readout, figures in _readouts(result).items():
-        row = ["–" if figures[name] is None else f"{figures[name]:.2f}" for name in names]
+        row = [_figure(figures[name]) for name in names]
         table.add_row(*([readout] if several else []), *row, f"{result['seconds']:.1f}")
     return table
 

@@ -12,7 +12,8 @@ from ..disk import put_back
 from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
-from ..metrics import History, TaskPrediction, top5
+from ..metrics import History, TaskPrediction
+from ..metrics.accuracy import top5
 from ..models.directory import read_model
 from ..models.predictor import Predictor
 from ..models.state import STATE

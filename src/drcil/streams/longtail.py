@@ -2,7 +2,11 @@
 
 Two scenarios. *Ordered*: classes come by their number, each with fewer images than the one before. *Shuffled*: the
 count belongs to the class's number, and the order seed says when the class comes. Which images are kept is drawn with
-numpy's seed 0, as in the published program. A class that has fewer images than its count keeps them all.
+numpy's seed 0, as in the published program. A class that has fewer images than its count keeps them all, so that a tail
+which is steeper by nature is left as it is.
+
+That is CIFAR-100, whose classes are all of one size. Classes of any other data are numbered by their size, largest
+first, so that the tail falls from class to class there, too.
 
 ImageNet-100 has rules of its own there. Its classes are numbered as they were drawn and come in the order of the order
 seed in both scenarios; counts belong to positions (shuffled: the list of counts is, with seed 0); n is the size of the
@@ -58,18 +62,11 @@ class LongTail:
         shares = [(1 / self.ratio) ** (place / max(1, classes - 1)) for place in range(classes)]
         return np.array([max(1, int(largest * share)) for share in shares], dtype=np.int64)
 
-    def numbering(self, dataset: Dataset) -> tuple[int, ...]:
-        """The classes by the number that an order seed permutes."""
-        if _by_position(dataset):
-            return tuple(dataset.classes.index(name) for name in draw_order())
-        return tuple(range(len(dataset.classes)))
-
     def order(self, dataset: Dataset, drawn: Sequence[int]) -> tuple[int, ...]:
-        """In which order the classes come, where ``drawn`` is the order seed's permutation of their numbers."""
-        if self.scenario == "ordered" and not _by_position(dataset):
-            drawn = range(len(dataset.classes))
-        numbering = self.numbering(dataset)
-        return tuple(numbering[number] for number in drawn)
+        """In which order the classes come, where ``drawn`` is the order seed's permutation of them."""
+        if _by_position(dataset):
+            return tuple(dataset.classes.index(draw_order()[number]) for number in drawn)
+        return _by_size(dataset) if self.scenario == "ordered" else tuple(drawn)
 
     def counts(self, dataset: Dataset, order: Sequence[int]) -> Int64:
         """How many training images each class keeps, by class."""
@@ -83,9 +80,8 @@ class LongTail:
         counts = self.profile(int(available[order[0]] if by_position else available.max()), len(order))
         if by_position and self.scenario == "shuffled":
             np.random.RandomState(0).shuffle(counts)
-        if by_position or self.scenario == "ordered":
-            counts = counts[np.argsort(np.array(order))]
-        return np.minimum(counts, available)
+        ranked = order if by_position or self.scenario == "ordered" else _by_size(dataset)
+        return np.minimum(counts[np.argsort(np.array(ranked))], available)
 
     def kept(self, dataset: Dataset, order: Sequence[int]) -> Int64:
         """The positions of the training images that are kept, class by class in the order they were chosen."""
@@ -111,7 +107,8 @@ def split_tail(name: str) -> tuple[str, LongTail | None]:
     if match["scenario"] not in known:
         raise UserError(
             f"'{shortened(name)}' must say how its long tail is arranged: "
-            f"'{match['dataset']}-lt{match['ratio']}-ordered' or '-shuffled', not '{match['scenario'] or ''}'"
+            f"'{match['dataset']}-lt{match['ratio']}-ordered' or '-shuffled'"
+            + (f", not '{match['scenario']}'" if match["scenario"] else "")
         )
     ratio = float(match["ratio"]) if _RATIO.fullmatch(match["ratio"]) else RATIO if not match["ratio"] else 0.0
     if ratio < 1:
@@ -143,6 +140,12 @@ def with_first_of_task(
             alone = np.bincount(labels[left], minlength=len(order)) < 2
             held.update([place for place in left if not alone[labels[place]]][:1])
     return np.array(sorted(held), dtype=np.int64)
+
+
+def _by_size(dataset: Dataset) -> tuple[int, ...]:
+    """The classes, largest first; those of one size by their number."""
+    available = dataset.train.counts(len(dataset.classes))
+    return tuple(np.argsort(-available, kind="stable").tolist())
 
 
 def _by_position(dataset: Dataset) -> bool:
