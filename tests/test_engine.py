@@ -26,8 +26,10 @@ from drcil.data.datasets import digits
 from drcil.data.sources import reader as loader
 from drcil.data.sources.imageset import ArraySource, ChainSource, ImageSet
 from drcil.errors import UserError
+from drcil.heads import DynamicResidualHead
 from drcil.inference.inference import Inference
-from drcil.keys import derive, generator
+from drcil.keys import derive, generator, randomness
+from drcil.nets.build import backbone_for
 from drcil.nets.net import Net
 from drcil.nets.output import Output
 from drcil.objectives import distillation
@@ -356,6 +358,78 @@ def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scal
 
         fit(make_engine(kind=kind), make_stage(net, hooks=[Spy()]))
     assert norms[Sixteen] == pytest.approx(norms[TrainingEngine], rel=0.02)
+
+
+@pytest.mark.parametrize("kind", [TrainingEngine, Sixteen])
+def test_the_optimiser_gets_gradients_of_at_most_the_norm_that_was_asked_for(kind: type[TrainingEngine]) -> None:
+    """Hooks see them before: what they add is clipped too. All are shortened alike, by what is in excess."""
+    net = make_net()
+    before, after = [], []
+
+    class Longer(StepHook):
+        def before_step(self, moment: Moment) -> None:
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(3)
+            before.append({name: own.grad.clone() for name, own in net.named_parameters() if own.grad is not None})
+
+        def after_step(self, moment: Moment) -> None:
+            after.append({name: own.grad.clone() for name, own in net.named_parameters() if own.grad is not None})
+
+    clip = 9.0
+    fit(make_engine(kind=kind), make_stage(net, hooks=[Longer()], schedule=SCHEDULE.model_copy(update={"clip": clip})))
+    norms = [float(torch.cat([one.flatten() for one in step.values()]).norm()) for step in before]
+    assert min(norms) < clip < max(norms), "else nothing is tested"
+    for norm, whole, clipped in zip(norms, before, after, strict=True):
+        for name, gradient in clipped.items():
+            torch.testing.assert_close(gradient, whole[name] * min(1, clip / norm), rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_agrees_with_a_plain_loop() -> None:
+    net, plain = make_net(), make_net()
+    schedule = SCHEDULE.model_copy(update={"lr": 0.02, "batch_size": 50, "epochs": 1, "clip": 0.5})
+    fit(make_engine(), make_stage(net, schedule=schedule, sampler=in_order))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3)
+    for start in range(0, len(FEW), 50):
+        batch = FEW.subset(np.arange(start, start + 50))
+        images = (batch.source.read(batch.rows).float() / 255 - digits.SPEC.mean[0]) / digits.SPEC.std[0]
+        optimizer.zero_grad()
+        F.cross_entropy(plain(images).logits.fused, torch.from_numpy(batch.labels)).backward()
+        norm = torch.cat([own.grad.flatten() for own in plain.parameters() if own.grad is not None]).norm()
+        assert norm > 0.5
+        for parameter in plain.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(0.5 / norm)
+        optimizer.step()
+    for (name, own), expected in zip(net.named_parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(own, expected, atol=1e-5), name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_weight_decay_of_weights_spares_biases_norms_positions_and_gates(optimizer: str) -> None:
+    """With a loss that has no gradient, decay is all that happens."""
+    with randomness("test"):
+        net = Net(backbone_for("convit-digits", 1, 8), DynamicResidualHead(48, branch="bn"))
+        net.head.grow(10)
+
+    def nothing(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        return {"nothing": Term(output.logits.fused.sum() * 0)}
+
+    options = {"decay": "weights", "optimizer": optimizer, "weight_decay": 0.1, "epochs": 1}
+    groups = [Group([own for name, own in net.named_parameters() if name != "head.classifier.bias"])]
+    groups.append(Group([net.head.get_parameter("classifier.bias")], weight_decay=0.2))
+    torch.nn.init.ones_(net.head.get_parameter("classifier.bias"))
+    before = state(net)
+    fit(make_engine(), make_stage(net, objective=nothing, groups=groups, schedule=SCHEDULE.model_copy(update=options)))
+    changed = {name for name, own in net.named_parameters() if not torch.equal(own, before[name])}
+    layers = ("attention.content", "attention.value", "attention.position", "attention.out")
+    assert changed == {
+        "backbone.patches.weight",
+        *(f"backbone.blocks.{block}.{layer}.weight" for block in range(3) for layer in layers),
+        *(f"backbone.blocks.{block}.perceptron.{layer}.weight" for block in range(3) for layer in ("widen", "narrow")),
+        "head.classifier.weight",
+        "head.classifier.bias",
+    }, "and a group with a decay of its own keeps it"
 
 
 @pytest.mark.parametrize(

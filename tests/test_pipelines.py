@@ -325,6 +325,19 @@ def test_the_first_model_teaches_with_a_branch_that_only_decayed_where_it_would_
     torch.testing.assert_close(taught.fused, expected.logits.fused + past)
 
 
+def test_the_past_does_not_decay_where_decay_spares_normalisations() -> None:
+    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05, decay="weights")
+    assert decayed(1.0, schedule, 5) == 1
+    for branch, decays in (("bn", False), ("conv", True)):
+        head = DynamicResidualHead(4, branch=branch)
+        head.grow(2)
+        head.grow(2)
+        before = {name: stack.clone() for name, stack in head.branches.stacks().items()}
+        DecayingPast(head, schedule).after_step(Moment(0, 0, 0.1, torch.Generator()))
+        same = [torch.equal(stack, before[name]) for name, stack in head.branches.stacks().items()]
+        assert not any(same) if decays else all(same)
+
+
 @pytest.mark.parametrize("optimizer_name", ["sgd", "adamw"])
 def test_decay_step_by_step_is_that_of_the_optimiser_with_a_zero_gradient(
     optimizer_name: Literal["sgd", "adamw"],

@@ -21,6 +21,12 @@ class Schedule(BaseModel):
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
+    decay: Literal["all", "weights"] = "all"
+    """What weight decay acts on: every parameter; or, as transformers have it, the weights of layers alone, not
+    biases, normalisations, learnt positions or tokens.
+    """
+    clip: float | None = Field(default=None, gt=0)
+    """The largest norm of all gradients of a step together; longer ones are shortened to it. None: any."""
     curve: Literal["cosine", "steps", "constant"] = "cosine"
     milestones: tuple[int, ...] = ()
     """Epochs at which ``steps`` multiplies the rate by ``factor``."""
@@ -44,6 +50,11 @@ class Schedule(BaseModel):
                 "warmup": min(round(self.warmup * scale), epochs - 1),
             }
         )
+
+    def decay_of(self, name: str, dimensions: int) -> float:
+        """The weight decay of a parameter, by its name and its number of dimensions."""
+        is_weight = dimensions > 1 and name.endswith(("weight", "rows"))
+        return self.weight_decay if is_weight or self.decay == "all" else 0.0
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch (from 0)."""

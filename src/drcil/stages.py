@@ -66,7 +66,7 @@ class StepHook(nn.Module):
     """
 
     def before_step(self, moment: Moment) -> None:
-        """After the backward pass, before the optimiser; gradients are as the objective made them."""
+        """After the backward pass, before the optimiser; gradients are as the objective made them, not yet clipped."""
 
     def after_step(self, moment: Moment) -> None:
         """After the optimiser."""

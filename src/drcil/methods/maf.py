@@ -151,11 +151,11 @@ class Maf(Pipeline):
 
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:
-    """What weight decay leaves of a parameter whose gradient is always zero."""
-    momentum, velocity = decay_momentum(schedule), 0.0
+    """What weight decay leaves of the scale of a normalisation whose gradient is always zero."""
+    momentum, velocity, decay = decay_momentum(schedule), 0.0, schedule.decay_of("scale", 1)
     for epoch in range(schedule.epochs):
         for _ in range(steps):
-            velocity = momentum * velocity + schedule.weight_decay * value
+            velocity = momentum * velocity + decay * value
             value -= schedule.rate(epoch) * velocity
     return value
 
@@ -183,7 +183,9 @@ class DecayingPast(StepHook):
     def after_step(self, moment: Moment) -> None:
         for name, stack in self._heads[0].branches.stacks().items():
             velocity: Tensor = self.get_buffer(name)
-            velocity.mul_(decay_momentum(self._schedule)).add_(stack, alpha=self._schedule.weight_decay)
+            # A row of the stack for each branch.
+            decay = self._schedule.decay_of(name, stack.ndim - 1)
+            velocity.mul_(decay_momentum(self._schedule)).add_(stack, alpha=decay)
             stack.sub_(velocity, alpha=moment.lr)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from ..nets.freezing import frozen_backbones, frozen_parameters
 from ..stages import Group, Stage
@@ -41,6 +42,27 @@ def trained_parameters(stage: Stage) -> Iterator[None]:
             parameter.grad = None
 
 
+def decayed_apart(stage: Stage) -> list[Group]:
+    """The stage's groups; those without a decay of their own divided by what the schedule says of each parameter."""
+    names = {parameter: name for name, parameter in stage.net.named_parameters()}
+    groups = []
+    for group in groups_of(stage):
+        if group.weight_decay is not None:
+            groups.append(group)
+            continue
+        # A group without parameters stays one.
+        by_decay: dict[float, list[nn.Parameter]] = {} if group.parameters else {stage.schedule.weight_decay: []}
+        for parameter in group.parameters:
+            decay = stage.schedule.decay_of(names.get(parameter, ""), parameter.ndim)
+            by_decay.setdefault(decay, []).append(parameter)
+        groups += [replace(group, parameters=own, weight_decay=decay) for decay, own in by_decay.items()]
+    return groups
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
     """The schedule's optimiser of the stage's groups, at the first rate; ``fused``: one kernel for all parameters."""
     schedule = stage.schedule
@@ -50,9 +72,9 @@ def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
             "lr": schedule.lr * group.lr_factor,
             "lr_factor": group.lr_factor,
             "first_lr_factor": group.lr_factor if group.first_lr_factor is None else group.first_lr_factor,
-            "weight_decay": schedule.weight_decay if group.weight_decay is None else group.weight_decay,
+            "weight_decay": group.weight_decay,
         }
-        for group in groups_of(stage)
+        for group in decayed_apart(stage)
     ]
     if schedule.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=schedule.lr, fused=fused)

@@ -23,6 +23,7 @@ from ..errors import UserError
 from ..nets.freezing import frozen_backbones
 from ..reading import checksum, is_file
 from ..stages import Stage
+from .optimizers import parameters_of
 
 _PARTIAL = "partial.safetensors"
 _SEAL = "seal"
@@ -191,7 +192,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = parameters_of(optimizer)
     state: dict[int, dict[str, Tensor]] = {}
     for path, value in tensors.items():
         index, name = path.split(".", 1)

@@ -19,7 +19,7 @@ from ..keys import KeyPart, derive, generator, seed_torch
 from ..stages import Batch, Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
 from .kept import OnFeatures, still_modules
-from .optimizers import make_optimizer, set_rate
+from .optimizers import make_optimizer, parameters_of, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
 from .tally import Tally
 
@@ -154,11 +154,15 @@ class Training:
         terms = self.stage.objective(self.module(images), advice, Batch(self.labels[where], self.rows[where]))
         self.stepper.zero_grad()
         self.engine.fabric.backward(self.tally.add(terms, len(images)))
-        if self.stage.hooks:
+        clip = self.stage.schedule.clip
+        if self.stage.hooks or clip is not None:
             self.precision.unscale_gradients(self.optimizer)
         with torch.no_grad():
             for hook in self.stage.hooks:
                 hook.before_step(moment)
+        if clip is not None:
+            # Behind the hooks, so that the bound holds for what the optimiser is given.
+            nn.utils.clip_grad_norm_(parameters_of(self.optimizer), clip)
         self.stepper.step()
         with torch.no_grad():
             for hook in self.stage.hooks:
