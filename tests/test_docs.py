@@ -86,9 +86,9 @@ def hurry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def by(factor: float) -> None:
         def shortened(
-            spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0, stream: str | None = None
+            spec: MethodSpec, kind: str, given: Any, epochs_scale: float = 1.0, *rest: str | None
         ) -> Settings:
-            return resolve_settings(spec, kind, given, epochs_scale * factor, stream)
+            return resolve_settings(spec, kind, given, epochs_scale * factor, *rest)
 
         monkeypatch.setattr(drcil.models.model, "resolve_settings", shortened)
 

@@ -312,6 +312,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(tmp_path: Path) -> None:
         ("[digits]\nlike = 'cifar'\n[ink]", r"\[digits\] cannot be like 'cifar'; it can be like: ink"),
         ("[digits]\nlike = 'ink'\n[ink]\nlike = 'digits'", r"\[ink\] cannot be like 'digits'"),
         ("weight = 2\n[digits]", "'weight' stands outside of all tables; put it into"),
+        ("[digits]\n[backbones.transformers]", "unknown family of backbones .* 'transformers'; did you mean 'trans"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_is_told(tmp_path: Path, content: str | None, told: str) -> None:

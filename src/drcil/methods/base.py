@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..heads.base import Head
 from ..nets.build import backbone_for
 from ..nets.expanded import members_of
-from ..nets.features import Backbone, family_of
+from ..nets.features import Backbone, Family, family_of
 from ..nets.fitting import misfits, start_from
 from ..nets.freezing import freeze
 from ..nets.net import Net
@@ -59,6 +59,8 @@ class Method(ABC):
     Settings: ClassVar[type[AnySettings]]
     backbone_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """The variant of a convolutional backbone that the method's definition demands (``{"last_relu": False}``)."""
+    family: ClassVar[Family | None] = None
+    """The family of backbones that the method's definition demands; None: any will do."""
     head: ClassVar[str] = "linear"
     copies: ClassVar[str] = "1"
     """Networks held while training, for `drcil list methods`."""

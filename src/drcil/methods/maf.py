@@ -209,6 +209,16 @@ register_pipeline(
     head="drc",
     remedies=("la",),
 )
+register_pipeline("maf-vit", Maf, "maf", "MAF with a vision transformer", family="transformer")
+register_pipeline(
+    "mafdrc-vit",
+    Maf,
+    "maf",
+    "MAFDRC with a vision transformer",
+    family="transformer",
+    head="drc",
+    remedies=("la",),
+)
 register_pipeline(
     "mafdrc-text",
     Maf,

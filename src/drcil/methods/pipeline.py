@@ -171,7 +171,7 @@ class Pipeline(Method):
             fine_tune("finetuning", net, classifier_of(net), task, engine, self.settings.finetuning)
 
 
-def register_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **presets: Any) -> None:
+def register_pipeline(name: str, build: type[Pipeline], recipe: str, summary: str, **options: Any) -> None:
     """Register a combination of pipeline, head and remedies under a name; all are of one paper."""
     paper = "Chen & Chang, Dynamic Residual Classifier for Class Incremental Learning, ICCV"
-    register_preset(name, build, summary=summary, paper=paper, year=2023, recipe=recipe, **presets)
+    register_preset(name, build, summary=summary, paper=paper, year=2023, recipe=recipe, **options)

@@ -98,7 +98,8 @@ def stage_names(spec: MethodSpec) -> list[str]:
     second = next_task(images, "cd", first.sizes, budget, own_spec(source))
     with suppress(UserError):
         settings = resolve_settings(spec, (recipe_kinds(spec.recipe) or [DEFAULT])[0], {})
-        method = spec.build(settings, Architecture("resnet-digits", channels_in=1, image_size=8))
+        backbone = spec.backbone(own_spec(source))
+        method = spec.build(settings, Architecture(backbone, channels_in=1, image_size=8))
         work = rehearse(method, [first, second], budget)
         return list(dict.fromkeys(stage.name for task in work for stage in task))
     return []

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..errors import UserError, unknown
+from ..nets.features import family_of
 from ..recipes import load_recipe, merge
 from ..validation import explain
 from .settings import Settings
@@ -17,14 +18,21 @@ from .spec import MethodSpec
 
 
 def resolve_settings(
-    spec: MethodSpec, kind: str, given: Mapping[str, Any], epochs_scale: float = 1.0, stream: str | None = None
+    spec: MethodSpec,
+    kind: str,
+    given: Mapping[str, Any],
+    epochs_scale: float = 1.0,
+    stream: str | None = None,
+    backbone: str | None = None,
 ) -> Settings:
     """The settings of a method on a kind of data, and on a stream where images come from one.
 
-    ``given`` has dotted keys (``later.epochs``) and goes before all.
+    ``backbone``: of whose family they are; None: of the one that the method needs, or convolutional. ``given`` has
+    dotted keys (``later.epochs``) and goes before all.
     """
     known = setting_keys(spec.build.Settings)
-    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind, stream), spec.presets)
+    family = spec.family or "convolutional" if backbone is None else family_of(backbone)
+    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind, stream, family), spec.presets)
     for key, value in given.items():
         if key not in known:
             raise unknown(f"setting of '{spec.name}'", key, known)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..arguments import text as given
+from ..data.datasets.dataset import DataSpec
 from ..errors import UserError, unknown
+from ..nets.features import Family, family_of
 from ..registry import Registry
 from .base import Method
 
@@ -46,6 +48,20 @@ class MethodSpec:
     """The name of the method that is trained, where this one is another name for a readout of it."""
     readout: str | None = None
     """The readout that this name leads with; None: the method's first."""
+    family: Family | None = None
+    """The family of backbones that it needs; None: any will do."""
+
+    def backbone(self, data: DataSpec, asked: str | None = None) -> str:
+        """The backbone that it learns such data with: the one asked for, or else the data's own."""
+        usual = data.transformer if self.family == "transformer" else data.backbone
+        name = usual if asked is None else asked
+        family = family_of(name)
+        if self.family not in (None, family):
+            raise UserError(
+                f"'{self.name}' needs a {self.family} backbone, but '{name}' is a {family} one; choose another, such "
+                f"as '{usual}', or omit it"
+            )
+        return name
 
     @property
     def head(self) -> str:
@@ -133,10 +149,12 @@ def register_preset(
     recipe: str | Path,
     alias_of: str | None = None,
     readout: str | None = None,
+    family: Family | None = None,
     **presets: Any,
 ) -> None:
     """Register a name for a class with some settings fixed: how combinations get names without copies of code."""
-    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, alias_of, readout))
+    family = family or build.family
+    METHODS.register(name)(MethodSpec(name, build, summary, paper, year, recipe, presets, alias_of, readout, family))
 
 
 def named_method(text: str) -> tuple[MethodSpec, str | None]:

@@ -12,7 +12,6 @@ from ..errors import UserError
 from ..methods import Architecture, Method
 from ..methods.resolve import resolve_settings
 from ..methods.spec import named_method
-from ..nets.build import BACKBONES
 from ..nets.features import preprocessing_of
 from ..nets.output import Readout
 from ..nets.weights import Weights
@@ -93,13 +92,12 @@ def new_model(
 
     ``budget`` holds where no other is demanded; ``stream``: its name, for recipes that know it.
     """
-    data = _as_the_backbone_wants(data, options, shape)
     spec, readout = named_method(options.method)
-    settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream)
-    architecture = Architecture(
-        options.backbone or data.backbone, shape.channels, shape.size, options.weights, options.freeze
-    )
-    BACKBONES[architecture.backbone]
+    backbone = spec.backbone(data, options.backbone)
+    if options.weights is not None:
+        data = _as_the_backbone_wants(data, backbone, shape)
+    settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream, backbone)
+    architecture = Architecture(backbone, shape.channels, shape.size, options.weights, options.freeze)
     given = spec.build.memory or options.memory
     return Model(
         name=spec.name,
@@ -113,8 +111,8 @@ def new_model(
     )
 
 
-def _as_the_backbone_wants(data: DataSpec, options: ModelOptions, shape: ImageShape) -> DataSpec:
+def _as_the_backbone_wants(data: DataSpec, backbone: str, shape: ImageShape) -> DataSpec:
     """Weights want images normalised as those were that they were learnt from, where the backbone says how."""
-    wanted = preprocessing_of(options.backbone or data.backbone) if options.weights else None
+    wanted = preprocessing_of(backbone)
     normalisation = wanted.normalisation(shape.channels) if wanted else None
     return data if normalisation is None else replace(data, mean=normalisation[0], std=normalisation[1])

@@ -6,6 +6,11 @@ Over ``[common]`` comes the table of the kind of data, or ``[default]`` for a ki
 all long-tailed streams and ``[streams.lt-ordered]`` for those of one scenario. A stage in a table of streams may say
 ``like = "name"``: it then has the schedule of that name in ``schedules.toml``, by kind of data as well.
 
+Then comes the family of the backbone. ``schedules.toml`` has a schedule for ``transformer``, by kind of data, which is
+laid over every stage; rates keep their proportion to that of the stage ``first``. A stage that names its optimiser is
+left as it is: it is meant for any backbone, or the recipe for this family. What the recipe itself has in
+``[backbones.transformer]`` comes last.
+
 drcil's own recipes are asked for by name. A method that lives outside the package gives the path of its own file.
 """
 
@@ -15,17 +20,24 @@ import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ..errors import UserError, unknown
+from ..nets.features import Family
 from ..reading import read_toml
 from ..streams.protocols import parse_stream
 
-COMMON, DEFAULT, STREAMS, LIKE = "common", "default", "streams", "like"
+COMMON, DEFAULT, STREAMS, BACKBONES, LIKE = "common", "default", "streams", "backbones", "like"
+_RATES = ("lr", "lr_end", "warmup_lr")
 
 
-def load_recipe(recipe: str | Path, kind: str, stream: str | None = None) -> dict[str, Any]:
-    """The settings for a kind of data and, where images come from one, for a stream; by a recipe's name or path."""
+def load_recipe(
+    recipe: str | Path, kind: str, stream: str | None = None, family: Family = "convolutional"
+) -> dict[str, Any]:
+    """The settings for a kind of data, for a stream where images come from one, and for a family of backbones.
+
+    ``recipe``: its name or path.
+    """
     tables = _read_recipe(recipe)
     kinds = recipe_kinds(recipe)
     if kind not in kinds and DEFAULT not in kinds:
@@ -41,7 +53,26 @@ def load_recipe(recipe: str | Path, kind: str, stream: str | None = None) -> dic
     narrow = sorted((key for key in of_streams if f"-{stream}".endswith(f"-{key}")), key=len)
     for key in (*(key for key in wide if key in of_streams), *narrow):
         settings = merge(settings, _with_schedules(of_streams[key], kind, f"recipe '{recipe}': [{STREAMS}.{key}]"))
-    return settings
+    for key in tables.get(BACKBONES, {}):
+        if key not in get_args(Family):
+            raise unknown(f"family of backbones in recipe '{recipe}'", key, get_args(Family))
+    return merge(_with_family(settings, family, kind), tables.get(BACKBONES, {}).get(family, {}))
+
+
+def _with_family(settings: Mapping[str, Any], family: Family, kind: str) -> dict[str, Any]:
+    """The settings, their stages with the family's schedule over their own, as far as they name no optimiser."""
+    shared = _read("schedules.toml").get(family)
+    if shared is None:
+        return dict(settings)
+    schedule = _of_kind(shared, kind, f"schedule '{family}'")
+    first = settings.get("first", {}).get("lr")
+    stages = {}
+    for name, stage in settings.items():
+        if isinstance(stage, Mapping) and "epochs" in stage and "optimizer" not in stage:
+            share = stage["lr"] / first if first and "lr" in stage else 1.0
+            rates = {rate: share * schedule[rate] for rate in _RATES if rate in schedule}
+            stages[name] = merge(stage, {**schedule, **rates})
+    return {**settings, **stages}
 
 
 def _with_schedules(table: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
@@ -59,15 +90,23 @@ def _with_schedules(table: Mapping[str, Any], kind: str, where: str) -> dict[str
 
 def recipe_kinds(recipe: str | Path) -> list[str]:
     """The kinds of data that a recipe has a table for, ``default`` among them."""
-    return sorted(_read_recipe(recipe).keys() - {COMMON, STREAMS})
+    return sorted(_read_recipe(recipe).keys() - {COMMON, STREAMS, BACKBONES})
 
 
-def load_profile(name: str, kind: str) -> dict[str, Any]:
-    """The run options of a profile for a kind of data; an option the user gives himself goes before."""
+def load_profile(name: str, kind: str, family: Family | None = None) -> dict[str, Any]:
+    """The run options of a profile for a kind of data; an option the user gives himself goes before.
+
+    ``family``: of the backbones that the method needs; None: any will do.
+    """
     profiles = _read("profiles.toml")
     if name not in profiles:
         raise unknown("profile", name, profiles)
-    return _of_kind(profiles[name], kind, f"profile '{name}'")
+    options = _of_kind(profiles[name], kind, f"profile '{name}'")
+    transformer = options.pop("transformer", None)
+    if family == "transformer":
+        options.pop("backbone", None)
+        options |= {} if transformer is None else {"backbone": transformer}
+    return options
 
 
 def _of_kind(tables: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
@@ -82,7 +121,7 @@ def _table(tables: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
     like = own.pop(LIKE, None)
     if like is None:
         return own
-    others = {name: table for name, table in tables.items() if name not in (kind, COMMON, STREAMS)}
+    others = {name: table for name, table in tables.items() if name not in (kind, COMMON, STREAMS, BACKBONES)}
     if like not in others:
         raise UserError(f"{where}: [{kind}] cannot be like '{like}'; it can be like: {', '.join(others) or 'nothing'}")
     return merge(_table(others, like, where), own)

@@ -112,8 +112,8 @@ def make_settings(**given: Any) -> RunSettings:
             table[chosen[name]]
     data = find_dataset(parse_stream(chosen["stream"]).dataset)[0].spec
     weights = named_weights(chosen.pop("weights", None), chosen.pop("pretrained", False), chosen.get("backbone"))
-    values = merge(load_profile(chosen.get("profile", "full"), data.kind), chosen)
-    wanted = preprocessing_of(values["backbone"]) if "backbone" in values else None
+    values = merge(load_profile(chosen.get("profile", "full"), data.kind, spec.family), chosen)
+    wanted = preprocessing_of(spec.backbone(data, values.get("backbone")))
     if data.photographs and wanted is not None:
         values.setdefault("image_size", wanted.image_size)
     return checked({**values, **({"weights": weights} if weights else {})})

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..data.datasets.load import data_kind
+from ..data.datasets.dataset import find_dataset
 from ..data.identity import DataIdentity, difference
 from ..errors import UserError
 from ..methods import METHODS
@@ -46,10 +46,10 @@ def is_finished(run: Run) -> bool:
 
 def present_settings(own: RunSettings) -> dict[str, Any]:
     """The method's settings as they would be now, with its recipe and what was given by hand; or what is wrong."""
-    kind = data_kind(parse_stream(own.stream).dataset)
-    return resolve_settings(METHODS[own.method], kind, own.settings, own.epochs_scale, own.stream).model_dump(
-        mode="json"
-    )
+    spec, data = METHODS[own.method], find_dataset(parse_stream(own.stream).dataset)[0].spec
+    backbone = spec.backbone(data, own.backbone)
+    settings = resolve_settings(spec, data.kind, own.settings, own.epochs_scale, own.stream, backbone)
+    return settings.model_dump(mode="json")
 
 
 def _learnt_as_now(run: Run, present: Present) -> bool:

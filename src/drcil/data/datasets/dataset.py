@@ -19,6 +19,8 @@ class DataSpec:
     """Which tables of recipes and profiles apply: ``digits``, ``cifar``, ``imagenet``, or any other name."""
     backbone: str
     """The backbone used unless another is asked for."""
+    transformer: str = "convit"
+    """The same for methods that need a transformer."""
     memory: str
     """The memory budget used unless the protocol or the user says otherwise."""
     large_base_memory: str | None = None

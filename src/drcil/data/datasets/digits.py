@@ -22,6 +22,7 @@ from .dataset import ByHand, Dataset, DataSpec, dataset
 SPEC = DataSpec(
     kind="digits",
     backbone="resnet-digits",
+    transformer="convit-digits",
     memory="30",
     mean=(0.3052,),
     std=(0.3760,),
