@@ -85,7 +85,7 @@ class TestParts:
         ("name", "parts"),
         [
             ("resnet32", ("stem", "stages.0", "stages.1", "stages.2")),
-            ("convit-digits", ("patches", "blocks.0", "blocks.1", "blocks.2")),
+            ("convit-digits", ("patches", "blocks.0", "blocks.1")),
         ],
     )
     def test_parts_are_named_from_the_input_on(self, name: str, parts: tuple[str, ...]) -> None:
