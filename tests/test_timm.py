@@ -59,6 +59,8 @@ def test_a_description_builds_the_same_net_again() -> None:
     with torch.no_grad():
         assert torch.equal(again(images).pooled, backbone(images).pooled)
     assert backbone.parts()[:3] == ("net.conv1", "net.bn1", "net.layer1.0")
+    with pytest.raises(UserError, match="unknown answer of a backbone 'maps'"):
+        build_backbone(**{**backbone.describe(), "gives": "maps"})
 
 
 def test_what_timm_does_not_have_is_told() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class Fit:
     needed: int
     missing: Sequence[str] = ()
     unexpected: Sequence[str] = ()
-    misshapen: Sequence[str] = field(default=())
+    misshapen: Sequence[str] = ()
     """Those of another shape, with both shapes."""
     by_order: bool = False
     """Whether the names said nothing, and the order of the tensors did."""
@@ -57,7 +56,7 @@ def start_from(backbone: Backbone, weights: Weights) -> None:
     backbone.as_published().load_state_dict(_usable(backbone, weights).taken, strict=False)
 
 
-def misfits(build: Any, weights: Weights) -> str:
+def misfits(build: Callable[[], Backbone], weights: Weights) -> str:
     """A sentence about what of a file does not fit the backbone that ``build`` makes; empty: all of it fits.
 
     If less than half of the backbone is in the file, that is an error.

@@ -11,12 +11,12 @@ import difflib
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError, shortened
+from ..errors import UserError, shortened, unknown
 from ..keys import generator
 from .features import BACKBONES, Backbone, Family, Features, Preprocessing, parts_of
 from .timm_import import TIMM, import_timm
@@ -36,6 +36,8 @@ class TimmBackbone(Backbone):
     def __init__(self, name: str, channels_in: int, image_size: int, gives: Gives | None = None) -> None:
         """``gives``: None: it is found out."""
         super().__init__()
+        if gives is not None and gives not in get_args(Gives):
+            raise unknown("answer of a backbone", gives, get_args(Gives))
         self.name, self.channels_in, self.image_size = name, channels_in, image_size
         self.net: Any = _create(name, channels_in, image_size)
         self.gives = gives or self._known(_GIVES)
@@ -177,9 +179,9 @@ def _create(name: str, channels_in: int, image_size: int) -> Any:
 
 
 def _is(pooled: Tensor, average: Tensor) -> bool:
-    return (
-        pooled.shape == average.shape and bool(pooled.any()) and torch.allclose(pooled, average, rtol=1e-3, atol=1e-5)
-    )
+    if pooled.shape != average.shape or not pooled.any():
+        return False
+    return bool(((pooled - average).abs() <= 1e-3 * pooled.abs().max()).all())
 
 
 def _unusable(name: str, image_size: int, error: Exception) -> UserError:
