@@ -28,7 +28,7 @@ KEYS = {
 """What ``result.json`` must have."""
 
 
-COMBINED = ("lucir", "podnet", "maf", "mafdrc", "mecdrc", "replay", "finetune", "wa", "bic", "der", "foster")
+COMBINED = ("lucir", "podnet", "maf", "mafdrc", "mecdrc", "replay", "finetune", "wa", "bic", "der", "foster", "dytox")
 
 
 def once_of_each_kind() -> Iterator[object]:
@@ -96,7 +96,7 @@ def test_only_cosine_classifiers_ask_for_a_backbone_of_their_own(run: Run) -> No
     assert all(one == {"name": "resnet-digits", "channels_in": 1, **variant} for one in backbones)
 
 
-SLOW_TO_REMEMBER = {"maf": 0.3, "maf+wa": 0.3, "mec": 0.3, "mecdrc": 0.3, "maf-vit": 0.6}
+SLOW_TO_REMEMBER = {"maf": 0.3, "maf+wa": 0.3, "mec": 0.3, "mecdrc": 0.3, "maf-vit": 0.6, "dytox": 1.0}
 """With 15 % of the epochs these gain at most 10 points over ``finetune``, so they are given more."""
 
 

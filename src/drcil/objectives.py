@@ -48,6 +48,12 @@ def kl_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) 
     return F.kl_div((student / temperature).log_softmax(dim=1), target, reduction="batchmean", log_target=True)
 
 
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """-1/(n N) Σ_i Σ_c [ 1(y_i = c) log σ(z_ic) + 1(y_i ≠ c) log σ(-z_ic) ], σ the logistic function."""
+    target = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits, target)
+
+
 def branch_loss(
     new_logits: Tensor,
     old_logits: Tensor | None,

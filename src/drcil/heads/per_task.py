@@ -25,9 +25,9 @@ class PerTaskHead(Head):
     def grow(self, new_classes: int) -> None:
         require_classes(new_classes)
         fresh = new_classifier(self.channels, new_classes)
-        for known in self.parameters():
+        known = next(self.parameters(), None)
+        if known is not None:
             fresh.to(known.device, known.dtype)
-            break
         self.classifiers.append(fresh)
         self.tasks.append(new_classes)
 

@@ -74,10 +74,10 @@ class TaskAttention(nn.Module):
 class TaskDecoder(nn.Module):
     """The tokens of all tasks, and the block that they share."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.channels = channels
-        self.block = TaskAttention(channels, max(heads for heads in range(1, HEADS + 1) if channels % heads == 0))
+        self.block = TaskAttention(channels, heads)
         self.tokens = nn.ParameterList()
 
     def grow(self) -> None:
@@ -103,7 +103,7 @@ class TaskNet(Net):
 
     def __init__(self, backbone: Backbone, head: Head, decoder: TaskDecoder | None = None) -> None:
         super().__init__(backbone, head)
-        self.decoder = TaskDecoder(backbone.channels) if decoder is None else decoder
+        self.decoder = TaskDecoder(backbone.channels, heads_beside(backbone)) if decoder is None else decoder
         self.divergence = None
 
     def forward(self, images: Tensor) -> Output:
@@ -137,6 +137,12 @@ class TaskNet(Net):
     def size(self) -> int:
         training = () if self.divergence is None else self.divergence.parameters()
         return super().size() - sum(parameter.numel() for parameter in training)
+
+
+def heads_beside(backbone: Backbone) -> int:
+    """As many heads as those of the encoder, where it says so; else twelve, or what divides the width."""
+    most = int(getattr(backbone, "heads", HEADS))
+    return max(heads for heads in range(1, most + 1) if backbone.channels % heads == 0)
 
 
 class Decoded(Backbone):

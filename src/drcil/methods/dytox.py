@@ -1,0 +1,118 @@
+"""DyTox: a transformer that is asked by a learnt token for every task, and a classifier per task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pydantic import Field
+from torch import nn
+
+from ..heads.base import Head
+from ..heads.per_task import PerTaskHead
+from ..nets.output import Output
+from ..nets.task_attention import TaskNet
+from ..objectives import binary_cross_entropy, class_shares, kl_distillation
+from ..schedules import Schedule
+from ..stages import Batch, Engine, Group, Losses, Stage, Term
+from ..streams.samplers import Sampler, repeated, shuffle
+from ..streams.stream import Task
+from .balanced import balanced_set
+from .base import Method
+from .der import auxiliary_targets
+from .settings import Settings
+from .spec import method
+
+
+class DytoxSettings(Settings):
+    first: Schedule
+    later: Schedule
+    finetuning: Schedule
+    divergence: float = Field(ge=0)
+    """Weight of the classifier that sees the newest embedding alone."""
+    repeats: int = Field(ge=1)
+    """Augmented copies of each image that an epoch takes, of so much fewer images; 1: every image once."""
+
+
+@method(
+    "dytox",
+    paper="Douillard et al., DyTox: Transformers for Continual Learning with DYnamic TOken eXpansion, CVPR",
+    year=2022,
+)
+class Dytox(Method):
+    """A token and a classifier for every task; a transformer and one attention block that all tasks share."""
+
+    Settings = DytoxSettings
+    settings: DytoxSettings
+    family = "transformer"
+    head = "per-task"
+    copies = "2"
+
+    @property
+    def net(self) -> TaskNet:
+        net = self.parts["net"]
+        assert isinstance(net, TaskNet)
+        return net
+
+    def new_net(self, head: Callable[[int], Head]) -> TaskNet:
+        plain = super().new_net(head)
+        return TaskNet(plain.backbone, plain.head)
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        own = self.settings
+        if task.number == 1:
+            net = self.begin(task, PerTaskHead)
+            engine.fit(Stage("first", net, task.new, classification, own.first, sampler=self._sampler()))
+            return
+        net, teachers = self.net, {"previous": copy.deepcopy(self.net)}
+        old = {*net.decoder.tokens.parameters(), *net.head.parameters()}
+        net.grow(len(task.classes))
+        net.diverge(len(task.classes) + 1)
+        engine.fit(
+            Stage(
+                "later",
+                net,
+                task.new.join(task.memory),
+                self._beside_the_previous(task),
+                own.later,
+                teachers=teachers,
+                groups=[all_but(old, net)],
+                sampler=self._sampler(),
+            )
+        )
+        net.divergence = None
+        if len(task.memory):
+            encoder = net.backbone
+            groups = [all_but({*encoder.parameters()}, net)]
+            data = balanced_set(net, task, engine)
+            engine.fit(Stage("finetuning", net, data, classification, own.finetuning, groups=groups, frozen=[encoder]))
+
+    def _sampler(self) -> Sampler:
+        return shuffle if self.settings.repeats == 1 else partial(repeated, repeats=self.settings.repeats)
+
+    def _beside_the_previous(self, task: Task) -> Callable[[Output, Mapping[str, Output], Batch], Losses]:
+        learning, keeping = class_shares(task.old, task.total)
+
+        def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+            """(1 - λ) BCE(z, y) + λ/K KL(z_old ‖ z[:K]) + w BCE(divergence, y'), y' = 0 for any old class."""
+            logits, taught = output.logits, teachers["previous"].logits.fused
+            kept = kl_distillation(logits.fused[:, : task.old], taught) / task.old
+            apart = binary_cross_entropy(logits.extras["divergence"], auxiliary_targets(batch.labels, task.old))
+            return {
+                "classification": Term(binary_cross_entropy(logits.fused, batch.labels), learning),
+                "distillation": Term(kept, keeping),
+                "divergence": Term(apart, self.settings.divergence),
+            }
+
+        return objective
+
+
+def classification(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+    """BCE(z, y)."""
+    return {"classification": Term(binary_cross_entropy(output.logits.fused, batch.labels))}
+
+
+def all_but(kept: set[nn.Parameter], net: nn.Module) -> Group:
+    """Everything of a net but these parameters."""
+    return Group([parameter for parameter in net.parameters() if parameter not in kept])
