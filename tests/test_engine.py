@@ -462,8 +462,13 @@ def test_cuda_is_told_to_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
         assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        kernels = torch.backends.cuda
+        assert kernels.math_sdp_enabled() and not kernels.flash_sdp_enabled()
+        assert not kernels.mem_efficient_sdp_enabled() and not kernels.cudnn_sdp_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+        for name in ("flash", "mem_efficient", "cudnn"):
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG")
 
 

@@ -40,6 +40,9 @@ def make_repeatable() -> None:
     torch.backends.cudnn.deterministic = True
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # With mere warnings the fused kernels of attention add up their gradients in any order.
+    for enable in ("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_cudnn_sdp"):
+        getattr(torch.backends.cuda, enable)(False)
 
 
 def keep_freed_memory() -> None:
