@@ -67,7 +67,8 @@ class ConViT(Backbone):
 
     def tokens(self, images: Tensor) -> Tensor:
         """One token for each patch, row by row, (N, T, channels)."""
-        patches = self.patches(images).flatten(2).transpose(1, 2)
+        # Laid out token by token, or every normalisation would have to copy them first.
+        patches = self.patches(images).flatten(2).transpose(1, 2).contiguous()
         tokens: Tensor = self.blocks(patches + self.positions)
         return tokens
 
