@@ -16,9 +16,10 @@ from drcil.methods import METHODS
 from drcil.methods.resolve import resolve_settings
 from drcil.recipes import load_recipe
 from drcil.runs.begin import begin_run
-from drcil.runs.plan import plan_run
+from drcil.runs.plan import fresh_model, load_stream, plan_run
 from drcil.runs.settings import make_settings
 from drcil.schedules import Schedule
+from drcil.suites.reuse import present_settings
 
 HEAD_ALONE = {("bic", "bias"), ("der", "retraining"), ("lucir", "finetuning")} | {
     (pipeline, "finetuning") for pipeline in ("maf", "mdt", "mec")
@@ -136,6 +137,12 @@ def test_what_cannot_be_is_told_in_a_sentence_before_anything_is_begun(
     error = capsys.readouterr().err
     assert told in " ".join(error.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("method", "backbone"), [("maf-vit", None), ("mafdrc", "convit-digits"), ("mafdrc", None)])
+def test_a_comparison_knows_the_settings_that_a_run_begins_with(method: str, backbone: str | None) -> None:
+    own = make_settings(method=method, stream="digits-b0-5", backbone=backbone)
+    assert present_settings(own) == fresh_model(own, load_stream(own)).method.settings.model_dump(mode="json")
 
 
 def test_the_wrong_family_is_told_to_programs_too() -> None:
