@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,25 +17,23 @@ from pydantic import ValidationError
 
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
-from .data.datasets.dataset import DataSpec
-from .data.labelled import named_images
-from .data.own import own_spec
-from .data.sources.imageset import ArraySource, ImageSet, ImageShape, Source, copied, empty_like
+from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
 from .errors import UserError
 from .inference.bank import FeatureBank
 from .inference.inference import Inference
 from .inference.ranking import Ranking
-from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED
+from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
 from .methods import Method
 from .models.directory import read_model, save_model
+from .models.holding import joined, usage_after
 from .models.model import Model, ModelOptions, new_model
+from .models.own_task import own_task
 from .models.predictor import Prediction, Predictor
-from .nets.features import preprocessing_of
 from .nets.output import Readout
 from .nets.pretrained import named_weights
 from .streams.budget import Budget
 from .streams.memory import Memory
-from .streams.next_task import next_task, require_next
+from .streams.next_task import require_next
 from .streams.stream import Task
 from .train import EngineSettings, Journal, Listener, TrainingEngine
 from .train.events import silence
@@ -157,21 +156,32 @@ class Learner:
     def _inference(self) -> Inference:
         return self._engine_settings.inference(self.model.data.mean, self.model.data.std)
 
-    def learn(self, task: Any, labels: Any = None) -> None:
+    def learn(self, task: Any, labels: Any = None, *, validation: float = 0.0) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
 
         Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths. A path
-        alone is a folder with a directory per class, or a CSV with the columns ``file`` and ``label``.
+        alone is a folder with a directory per class, or a CSV with the columns ``file`` and ``label``. Of these a share
+        for ``validation`` is held out of every class that has at least 20: by them accuracy is known, and probabilities
+        are calibrated.
         """
-        if not isinstance(task, Task):
-            task = self._own_task(task, labels)
-        elif labels is not None:
-            raise UserError("a task of a stream has labels of its own; learn takes it without class names")
+        number("validation", validation, VALIDATION)
+        own = not isinstance(task, Task)
+        if own:
+            options = replace(self._options, seed=self._model.seed) if self._model else self._options
+            task = own_task(task, labels, self._model, options, self._image_size, validation)
+        elif labels is not None or validation:
+            what = "labels" if labels is not None else "images for validation"
+            raise UserError(f"a task of a stream has {what} of its own; learn takes it without {what}")
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
         with self._all_or_nothing():
-            self._learn(task, self._model or self._begin(task, shape))
-        self._predictor = None
+            started, model = time.monotonic(), self._model or self._begin(task, shape)
+            self._learn(task, model)
+            self._predictor = None
+            if own:
+                model.held.images = joined(model.held.images, task.validation)
+                model.usage = usage_after(task, model, self.predictor(), time.monotonic() - started)
+                self._predictor = None
 
     def _begin(self, task: Task, shape: ImageShape) -> Model:
         """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
@@ -230,35 +240,19 @@ class Learner:
         one_of("exemplars", exemplars, ("references", "images"))
         save_model(self.model, path, carry=exemplars == "images")
 
-    def _own_task(self, images: Any, labels: Any) -> Task:
-        """The user's own images as the next task."""
-        shape = self._model.shape if self._model else None
-        size, channels = (shape.size, shape.channels) if shape else (self._image_size, None)
-        found = named_images(images, labels, size, channels)
-        if size is None and self._wanted_size(found.images.source) != found.images.source.size:
-            found = named_images(images, labels, self._wanted_size(found.images.source), channels)
-        if found.skipped:
-            more = f" and {len(found.skipped) - 1} more" if len(found.skipped) > 1 else ""
-            warnings.warn(f"{found.skipped[0]}{more} cannot be read as an image and is left out", stacklevel=3)
-        spec: DataSpec = self._model.data if self._model else own_spec(found.images.source)
-        return next_task(found.images, found.classes, self.sizes, Budget.parse(spec.memory), spec)
-
-    def _wanted_size(self, first: Source) -> int:
-        """Of a side: what the backbone wants of photographs, if it says so; other images keep their own."""
-        backbone = self._options.backbone
-        wanted = preprocessing_of(backbone) if backbone is not None and own_spec(first).photographs else None
-        return first.size if wanted is None else wanted.image_size
-
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """A task that is not learnt to its end, for whatever reason, leaves the learner as it was."""
         model = self._model
-        before = (copy.deepcopy(model.method.parts), model.memory.images) if model else None
+        before = model and (model.sizes, model.classes, model.usage, model.memory.images, model.held.images)
+        parts = copy.deepcopy(model.method.parts) if model else None
         try:
             yield
         except BaseException:
-            if model and before:
-                model.method.parts, model.memory.images = before
+            self._predictor = None
+            if model and before and parts is not None:
+                model.sizes, model.classes, model.usage, model.memory.images, model.held.images = before
+                model.method.parts = parts
             else:
                 self._model = None
                 for made_for_it in ("engine", "_inference"):

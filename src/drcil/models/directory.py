@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ..arguments import path as checked_path
+from ..data.sources.description import Description, parse_description
 from ..data.sources.filelist import directory_names
 from ..data.sources.imageset import ImageSet, Source
 from ..disk import put_back, read_tensors, write_directory, write_tensors
@@ -30,14 +31,26 @@ from ..plugins import needed_plugins, require_plugins
 from ..reading import is_file
 from ..seals import Seal
 from ..streams.budget import Budget
-from ..streams.memory import Memory
+from ..streams.memory import KeptImages, Memory
 from ..validation import explain
 from .exemplars import EXEMPLARS, recalled, stored
 from .model import Model
-from .state import FORMAT, MEMORY, STATE, TASKS, WEIGHTS, MemoryState, ModelState, misfit, parse_state, write_state
+from .state import (
+    FORMAT,
+    HELD,
+    MEMORY,
+    STATE,
+    TASKS,
+    WEIGHTS,
+    MemoryState,
+    ModelState,
+    misfit,
+    parse_state,
+    write_state,
+)
 from .versions import current_version, is_versioned
 
-_FILES = {STATE, WEIGHTS, MEMORY, EXEMPLARS}
+_FILES = {STATE, WEIGHTS, MEMORY, HELD, EXEMPLARS}
 
 
 def save_model(model: Model, path: str | Path, carry: bool = False) -> None:
@@ -68,18 +81,22 @@ def write_model(
     """
     learnt = model.method.state()
     tensors: dict[str, Mapping[str, Tensor]] = {WEIGHTS: learnt.tensors, **(more or {})}
-    source = None
-    if model.memory.images:
-        source, tensors[MEMORY] = stored(model.memory.images, directory if carry else None)
+    sources: dict[str, dict[str, Any] | None] = {MEMORY: None, HELD: None}
+    for name, images in ((MEMORY, model.memory.images), (HELD, model.held.images)):
+        if images:
+            sources[name], tensors[name] = stored(images, directory if carry else None)
     files = {name: write_tensors(directory / name, content) for name, content in tensors.items()}
     try:
-        state = _state(model, learnt, source, files)
+        state = _state(model, learnt, sources, files)
     except ValidationError as error:
         raise UserError(f"the model cannot be saved: {explain(error)}") from None
     write_state(directory, state, extra or {})
 
 
-def _state(model: Model, learnt: MethodState, source: dict[str, Any] | None, files: dict[str, Seal]) -> ModelState:
+def _state(
+    model: Model, learnt: MethodState, sources: Mapping[str, dict[str, Any] | None], files: dict[str, Seal]
+) -> ModelState:
+    held = sources[HELD]
     return ModelState(
         format=FORMAT,
         method=model.name,
@@ -92,7 +109,9 @@ def _state(model: Model, learnt: MethodState, source: dict[str, Any] | None, fil
         data=model.data,
         augment=model.augment,
         readouts=tuple(model.readouts()),
-        memory=MemoryState.model_validate({"budget": str(model.memory.budget), "source": source}),
+        memory=MemoryState.model_validate({"budget": str(model.memory.budget), "source": sources[MEMORY]}),
+        held=None if held is None else parse_description(held),
+        usage=model.usage,
         seed=model.seed,
         plugins=_plugins(model, learnt.description),
         files=files,
@@ -116,6 +135,7 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
     method = spec.build(settings, state.architecture)
     tensors = read_beside(directory, state, WEIGHTS)
     parts = {name: part.model_dump(mode="json") for name, part in state.parts.items()}
+    recall = partial(_recalled, directory, state, at_hand, data_dir)
     try:
         _require_room(state, tensors)
         method.restore(MethodState(tensors, parts))
@@ -124,7 +144,9 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
             method=method,
             data=state.data,
             shape=state.images,
-            memory=Memory(Budget.parse(state.memory.budget), partial(_recalled, directory, state, at_hand, data_dir)),
+            memory=Memory(Budget.parse(state.memory.budget), partial(recall, state.memory.source, MEMORY)),
+            held=KeptImages(partial(recall, state.held, HELD)),
+            usage=state.usage,
             augment=state.augment,
             seed=state.seed,
             readout=state.readouts[0],
@@ -197,12 +219,20 @@ def _plugins(model: Model, parts: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _recalled(directory: Path, state: ModelState, at_hand: Source | None, data_dir: Path | None) -> ImageSet | None:
-    """Saved exemplars."""
-    if state.memory.source is None:
+def _recalled(
+    directory: Path,
+    state: ModelState,
+    at_hand: Source | None,
+    data_dir: Path | None,
+    where: Description | None,
+    file: str,
+) -> ImageSet | None:
+    """Saved exemplars, or images that were held out."""
+    if where is None:
         return None
-    tensors = read_beside(directory, state, MEMORY)
+    tensors = read_beside(directory, state, file)
     try:
-        return recalled(tensors, state.memory.source, state.images, len(state.classes), at_hand, data_dir, directory)
+        return recalled(tensors, where, state.images, len(state.classes), at_hand, data_dir, directory)
     except UserError as error:
-        raise UserError(f"the exemplars of {directory} cannot be used: {error}") from error
+        what = "exemplars" if file == MEMORY else "held-out images"
+        raise UserError(f"the {what} of {directory} cannot be used: {error}") from error

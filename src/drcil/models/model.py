@@ -16,7 +16,8 @@ from ..nets.features import preprocessing_of
 from ..nets.output import Readout
 from ..nets.weights import Weights
 from ..streams.budget import Budget
-from ..streams.memory import Memory
+from ..streams.memory import KeptImages, Memory
+from .usage import Usage
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,18 @@ class Model:
     """Number of classes each learnt task brought."""
     classes: tuple[str, ...] = ()
     """Names of the classes learnt, by label."""
+    held: KeptImages = field(default_factory=KeptImages)
+    """Images of the classes that were held out of training, to measure by."""
+    usage: Usage | None = None
+    """What is known of a model that learnt a user's own images."""
+
+    @property
+    def temperature(self) -> float:
+        """What scores of the leading readout are divided by before they become probabilities; 1: not calibrated."""
+        calibration = self.usage.calibration if self.usage else None
+        if calibration is None or calibration.readout != next(iter(self.readouts())):
+            return 1.0
+        return calibration.temperature
 
     @property
     def augmentation(self) -> str:

@@ -65,8 +65,8 @@ class Predictor:
         inference: Inference,
         temperature: float = 1.0,
     ) -> None:
-        """``readouts``: the leading one first; copies of them are kept. ``temperature``: what scores are divided by
-        before they become probabilities.
+        """``readouts``: the leading one first; copies of them are kept. ``temperature``: what scores of that one are
+        divided by before they become probabilities.
         """
         instance("readouts", readouts, Mapping)
         if not instance("classes", classes, Sequence):
@@ -82,7 +82,7 @@ class Predictor:
     @classmethod
     def of(cls, model: Model, inference: Inference) -> Predictor:
         """What a model can tell of images, as it is now."""
-        return cls(model.readouts(), model.classes, model.shape, inference)
+        return cls(model.readouts(), model.classes, model.shape, inference, model.temperature)
 
     @property
     def readouts(self) -> tuple[str, ...]:
@@ -125,6 +125,12 @@ class Predictor:
         array: npt.NDArray[np.float32] = found.numpy()
         return array
 
+    def scores(self, images: ImageSet) -> Tensor:
+        """What the leading readout gives each class for each image, (N, classes), before any softmax."""
+        self._require_shape(instance("images", images, ImageSet).source)
+        lead = self._readouts[self.readouts[0]]
+        return self._inference.outputs(lead.net, images, lambda output: (lead.scores(output),))[0]
+
     def _predicted(self, images: ImageSet, top: int, readout: str | None) -> list[Prediction]:
         name = self._named(readout)
         classes, values = self._inference.rank({name: self._likelihoods(name)}, images, top)[name]
@@ -135,10 +141,10 @@ class Predictor:
 
     def _likelihoods(self, name: str) -> Readout:
         """The readout, its scores made probabilities: softmax of them, divided by the temperature."""
-        readout = self._readouts[name]
+        readout, temperature = self._readouts[name], self.temperature if name == self.readouts[0] else 1.0
 
         def softmax(output: Output) -> Tensor:
-            return (readout.scores(output) / self.temperature).softmax(dim=1)
+            return (readout.scores(output) / temperature).softmax(dim=1)
 
         return Readout(readout.net, softmax)
 

@@ -23,9 +23,10 @@ from ..nets.description import Count, ExpandedForm, NetForm, TaskNetForm
 from ..reading import is_file, read_json, unsealed
 from ..seals import Seal
 from ..validation import explain
+from .usage import Usage
 
 FORMAT = 4
-STATE, WEIGHTS, MEMORY = "state.json", "method.safetensors", "memory.safetensors"
+STATE, WEIGHTS, MEMORY, HELD = "state.json", "method.safetensors", "memory.safetensors", "held.safetensors"
 TASKS = "tasks"
 """Where a run keeps a model for each finished task."""
 OF_A_RUN = frozenset({"run", "data_digest", "previous", "stream_tasks", "versions", "task"})
@@ -66,6 +67,9 @@ class ModelState(BaseModel):
     readouts: Annotated[tuple[Name, ...], Field(min_length=1)]
     """The leading one first."""
     memory: MemoryState
+    held: AnyDescription | None
+    """Where the images are that were held out of training; None: there are none."""
+    usage: Usage | None
     seed: Annotated[int, Field(ge=SEED.least, le=SEED.most)]
     plugins: tuple[Name, ...]
     """The code that is needed to build it and is not drcil's own: modules, and files by their absolute path."""
@@ -95,13 +99,16 @@ class ModelState(BaseModel):
             head = part.head if isinstance(part, NetForm | ExpandedForm | TaskNetForm) else None
             if head and (sum(head.tasks) > len(self.classes) or len(head.tasks) > len(self.tasks)):
                 raise ValueError(f"'parts.{name}.head.tasks' has more classes or tasks than 'tasks'")
-        if (MEMORY in self.files) != (self.memory.source is not None):
-            raise ValueError(f"'memory.source' must say where the exemplars of {MEMORY} are, and there must be one")
-        for source in leaves(self.memory.source) if self.memory.source else ():
-            if isinstance(source, OfDataset | Files | Kept) and source.size != images.size:
-                raise ValueError(f"'memory.source' has images of {source.size} pixels instead of {images.size}")
-            if isinstance(source, Files | Kept) and source.channels != images.channels:
-                raise ValueError(f"'memory.source' has images of {source.channels} channels, not {images.channels}")
+        if self.usage and {*map(len, (self.usage.images, self.usage.held, self.usage.accuracy))} != {len(self.classes)}:
+            raise ValueError(f"'usage' does not tell of {len(self.classes)} classes")
+        for entry, file, where in (("memory.source", MEMORY, self.memory.source), ("held", HELD, self.held)):
+            if (file in self.files) != (where is not None):
+                raise ValueError(f"'{entry}' must say where the images of {file} are, and there must be one")
+            for source in leaves(where) if where else ():
+                if isinstance(source, OfDataset | Files | Kept) and source.size != images.size:
+                    raise ValueError(f"'{entry}' has images of {source.size} pixels instead of {images.size}")
+                if isinstance(source, Files | Kept) and source.channels != images.channels:
+                    raise ValueError(f"'{entry}' has images of {source.channels} channels, not {images.channels}")
         return self
 
 
@@ -110,6 +117,8 @@ def write_state(directory: Path, state: ModelState, extra: Mapping[str, Any]) ->
     values = state.model_dump(mode="json")
     if state.memory.source is not None:
         values["memory"]["source"] = state.memory.source.model_dump(mode="json", exclude_none=True)
+    if state.held is not None:
+        values["held"] = state.held.model_dump(mode="json", exclude_none=True)
     strange = extra.keys() - OF_A_RUN
     if strange:
         raise ValueError(f"{', '.join(sorted(strange))}: nobody would know such entries of {STATE}")

@@ -14,12 +14,11 @@ from .budget import Budget
 from .herding import herd
 
 
-class Memory:
-    """The exemplars kept so far, by class and within a class in order of choice."""
+class KeptImages:
+    """Images that outlive their task."""
 
-    def __init__(self, budget: Budget, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
-        """``recall`` finds exemplars that were kept before; it is called when they are first asked for."""
-        self.budget = budget
+    def __init__(self, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
+        """``recall`` finds images that were kept before; it is called when they are first asked for."""
         self._recall: Callable[[], ImageSet | None] | None = recall
         self._images: ImageSet | None = None
 
@@ -34,6 +33,14 @@ class Memory:
     @images.setter
     def images(self, images: ImageSet | None) -> None:
         self._images, self._recall = images, None
+
+
+class Memory(KeptImages):
+    """The exemplars kept so far, by class and within a class in order of choice."""
+
+    def __init__(self, budget: Budget, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
+        super().__init__(recall)
+        self.budget = budget
 
     def update(self, new: ImageSet, total_classes: int, features: Callable[[ImageSet], Tensor]) -> None:
         """Close a task: cut every old class to the quota of ``total_classes``, then choose from the new images.

@@ -1,0 +1,83 @@
+"""Images that are held out of training: which they are, and what a model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..data.sources.imageset import ImageSet
+from ..keys import derive
+from ..streams.stream import Task
+from .calibration import calibrate
+from .model import Model
+from .predictor import Predictor
+from .usage import QUANTILES, Calibration, Change, Kind, Usage
+
+HELD_FROM = 20
+"""Images that a class must have before some are held out."""
+
+
+def held_out(images: ImageSet, classes: tuple[str, ...], share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Which images are held out: this share of every class that has enough of them, chosen by its name."""
+    chosen = np.zeros(len(images), dtype=np.bool_)
+    for label, name in enumerate(classes):
+        own = np.flatnonzero(images.labels == label)
+        if len(own) >= HELD_FROM:
+            order = np.random.default_rng(derive(seed, "held out", name)).permutation(len(own))
+            chosen[own[order[: round(share * len(own))]]] = True
+    return chosen
+
+
+def measured(
+    predictor: Predictor, held: ImageSet | None
+) -> tuple[tuple[float | None, ...], tuple[int, ...], Calibration | None]:
+    """Accuracy by class, images by class, and calibration, from images that were held out."""
+    classes = len(predictor.classes)
+    if held is None or not len(held):
+        return (None,) * classes, (0,) * classes, None
+    scores, labels = predictor.scores(held), torch.from_numpy(held.labels)
+    right, counts = scores.argmax(dim=1) == labels, held.counts(classes)
+    accuracy = tuple(
+        float(100 * right[labels == label].double().mean()) if counts[label] else None for label in range(classes)
+    )
+    fit = calibrate(scores, labels)
+    best = (scores.double() / fit.temperature).softmax(dim=1).max(dim=1).values.clamp(0, 1)
+    calibration = Calibration(
+        readout=predictor.readouts[0],
+        temperature=fit.temperature,
+        images=len(held),
+        error_before=fit.error_before,
+        error_after=fit.error_after,
+        confidence=tuple(np.quantile(best.numpy(), np.linspace(0, 1, QUANTILES)).tolist()),
+    )
+    return accuracy, tuple(counts.tolist()), calibration
+
+
+def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:
+    """Both, where there are both."""
+    return one.join(other) if one and other else one or other
+
+
+def usage_after(task: Task, model: Model, predictor: Predictor, seconds: float) -> Usage:
+    """What a model knows of itself after it has learnt a task of a user's own images."""
+    before = model.usage or Usage(images=(), held=(), accuracy=(), calibration=None, changes=())
+    # Of classes that were not learnt in this way, but of a stream, the images are not counted.
+    images = (*before.images, *[0] * (task.old - len(before.images)))
+    accuracy, held, calibration = measured(predictor, model.held.images)
+    return Usage(
+        images=(*images, *task.new.counts(task.total)[task.old :].tolist()),
+        held=held,
+        accuracy=accuracy,
+        calibration=calibration,
+        changes=(*before.changes, change("learn", task.classes, len(task.new), seconds)),
+    )
+
+
+def change(what: Kind, classes: Sequence[str], images: int, seconds: float) -> Change:
+    """Something that was done just now."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Change(what=what, when=now, classes=tuple(classes), images=images, seconds=round(seconds, 3))

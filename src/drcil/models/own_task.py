@@ -1,0 +1,52 @@
+"""A user's own images as the next task of a model."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from ..data.labelled import Labelled, named_images
+from ..data.own import own_spec
+from ..data.sources.imageset import Source
+from ..nets.features import preprocessing_of
+from ..streams.budget import Budget
+from ..streams.next_task import next_task
+from ..streams.stream import Task
+from .holding import held_out
+from .model import Model, ModelOptions
+
+
+def own_task(
+    images: Any, labels: Any, model: Model | None, options: ModelOptions, image_size: int | None, validation: float
+) -> Task:
+    """The images as the task that follows those of the model, or as a first one for a model with these options.
+
+    A share for ``validation`` is held out of training.
+    """
+    found = _found(images, labels, model, options, image_size)
+    if found.skipped:
+        more = f" and {len(found.skipped) - 1} more" if len(found.skipped) > 1 else ""
+        warnings.warn(f"{found.skipped[0]}{more} cannot be read as an image and is left out", stacklevel=4)
+    spec = model.data if model else own_spec(found.images.source)
+    held = held_out(found.images, found.classes, validation, options.seed)
+    sizes, budget = model.sizes if model else (), Budget.parse(spec.memory)
+    task = next_task(found.images.subset(~held), found.classes, sizes, budget, spec)
+    aside = found.images.subset(held)
+    return replace(task, validation=aside.relabel(aside.labels + task.old) if len(aside) else None)
+
+
+def _found(images: Any, labels: Any, model: Model | None, options: ModelOptions, size: int | None) -> Labelled:
+    """In the size that the model has, that was asked for, or that the backbone or the first image wants."""
+    if model:
+        return named_images(images, labels, model.shape.size, model.shape.channels)
+    found = named_images(images, labels, size)
+    if size is None and (wanted := _wanted_size(options.backbone, found.images.source)) != found.images.source.size:
+        return named_images(images, labels, wanted)
+    return found
+
+
+def _wanted_size(backbone: str | None, first: Source) -> int:
+    """Of a side: what the backbone wants of photographs, if it says so; other images keep their own."""
+    wanted = preprocessing_of(backbone) if backbone is not None and own_spec(first).photographs else None
+    return first.size if wanted is None else wanted.image_size
