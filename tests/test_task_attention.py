@@ -91,6 +91,14 @@ def test_every_classifier_reads_the_embedding_of_its_task_alone() -> None:
 
 
 @torch.no_grad()
+def test_positions_of_a_map_are_tokens_row_by_row() -> None:
+    backbone = backbone_for("resnet-digits", 1, 8).eval()
+    last, tokens = backbone(images()).last, backbone.tokens(images())
+    assert tokens.shape == (5, last.shape[2] * last.shape[3], last.shape[1])
+    assert torch.equal(tokens[:, 1], last[:, :, 0, 1])
+
+
+@torch.no_grad()
 def test_growing_keeps_what_was_known() -> None:
     net = make_net([2, 3])
     before = net(images()).logits.fused

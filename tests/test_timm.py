@@ -51,6 +51,16 @@ def test_features_are_what_timm_pools(name: str) -> None:
     assert family_of(f"timm:{name}") == family
 
 
+@torch.no_grad()
+def test_the_tokens_of_patches_are_there_where_a_class_token_is_the_answer() -> None:
+    backbone = backbone_for("timm:vit_tiny_patch16_224", 3, 32).eval()
+    images = torch.rand(2, 3, 32, 32)
+    assert backbone(images).last.shape == (2, 1, 192)
+    expected = backbone.net.forward_features(images)[:, 1:]
+    assert expected.shape == (2, 4, 192)
+    torch.testing.assert_close(backbone.tokens(images), expected)
+
+
 def test_a_description_builds_the_same_net_again() -> None:
     backbone = backbone_for("timm:resnet18", 1, 32).eval()
     again = build_backbone(**json.loads(json.dumps(backbone.describe()))).eval()

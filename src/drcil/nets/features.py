@@ -56,6 +56,11 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def forward(self, images: Tensor) -> Features: ...
 
+    def tokens(self, images: Tensor) -> Tensor:
+        """What it sees in each place of an image, (N, T, channels): its tokens, or the positions of its last map."""
+        last: Tensor = self(images).last
+        return last.flatten(2).transpose(1, 2) if last.ndim == 4 else last
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Name and options, as JSON, from which the same architecture can be built again."""

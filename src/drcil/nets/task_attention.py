@@ -85,10 +85,9 @@ class TaskDecoder(nn.Module):
         like = self.block.out.weight
         self.tokens.append(nn.Parameter(drawn_tokens(1, self.channels).detach().to(like.device, like.dtype)))
 
-    def forward(self, seen: Features) -> Features:
-        """The same features, but pooled by the tasks: their embeddings side by side, (N, tasks x C)."""
-        patches = seen.last.flatten(2).transpose(1, 2) if seen.last.ndim == 4 else seen.last
-        return seen._replace(pooled=self.block(torch.cat(list(self.tokens)), patches).flatten(1))
+    def forward(self, patches: Tensor) -> Features:
+        """The patches (N, T, C), and as vector the embeddings of all tasks side by side, (N, tasks x C)."""
+        return Features((), patches, self.block(torch.cat(list(self.tokens)), patches).flatten(1))
 
 
 class TaskNet(Net):
@@ -107,7 +106,7 @@ class TaskNet(Net):
         self.divergence = None
 
     def forward(self, images: Tensor) -> Output:
-        features = self.decoder(self.backbone(images))
+        features = self.decoder(self.backbone.tokens(images))
         logits = self.head(features.pooled)
         if self.divergence is not None:
             newest = features.pooled[:, -self.decoder.channels :]
@@ -154,7 +153,7 @@ class Decoded(Backbone):
         self.channels = encoder.channels
 
     def forward(self, images: Tensor) -> Features:
-        features: Features = self.decoder(self.encoder(images))
+        features: Features = self.decoder(self.encoder.tokens(images))
         return features
 
     def describe(self) -> dict[str, Any]:

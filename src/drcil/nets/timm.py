@@ -59,6 +59,14 @@ class TimmBackbone(Backbone):
         last = self._map(features)
         return Features(tuple(stages), last, last.mean(dim=(2, 3)))
 
+    def tokens(self, images: Tensor) -> Tensor:
+        """Those of patches, also where a class token is all that it answers with."""
+        if self.gives == "vector":
+            seen: Tensor = self.net.forward_features(images)
+            if seen.ndim == 3 and seen.shape[2] == self.channels:
+                return self._tokens(seen)
+        return super().tokens(images)
+
     def describe(self) -> dict[str, Any]:
         return {
             "name": f"{TIMM}{self.name}",
