@@ -31,6 +31,7 @@ BASES: dict[str, list[str]] = {
     "show": ["show", "nothing"],
     "evaluate": ["evaluate", "nothing", "digits-b0-5"],
     "predict": ["predict", "nothing", "-"],
+    "learn": ["learn", "model", "nothing"],
     "import": ["import", "nothing", "--out", "o"],
     "list": ["list", "methods"],
     "data check": ["data", "check", "digits"],

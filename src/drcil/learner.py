@@ -24,6 +24,7 @@ from .inference.inference import Inference
 from .inference.ranking import Ranking
 from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
 from .methods import Method
+from .methods.rehearsal import StageWork, rehearse_next
 from .models.directory import read_model, save_model
 from .models.holding import joined, usage_after
 from .models.model import Model, ModelOptions, new_model
@@ -165,10 +166,8 @@ class Learner:
         are calibrated.
         """
         number("validation", validation, VALIDATION)
-        own = not isinstance(task, Task)
-        if own:
-            options = replace(self._options, seed=self._model.seed) if self._model else self._options
-            task = own_task(task, labels, self._model, options, self._image_size, validation)
+        if not isinstance(task, Task):
+            task = self.own_task(task, labels, validation)
         elif labels is not None or validation:
             what = "labels" if labels is not None else "images for validation"
             raise UserError(f"a task of a stream has {what} of its own; learn takes it without {what}")
@@ -178,10 +177,23 @@ class Learner:
             started, model = time.monotonic(), self._model or self._begin(task, shape)
             self._learn(task, model)
             self._predictor = None
-            if own:
+            if task.stream is None:
                 model.held.images = joined(model.held.images, task.validation)
                 model.usage = usage_after(task, model, self.predictor(), time.monotonic() - started)
                 self._predictor = None
+
+    def own_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:
+        """A user's own images as the task to learn next, as ``learn`` takes them."""
+        options = replace(self._options, seed=self._model.seed) if self._model else self._options
+        return own_task(images, labels, self._model, options, self._image_size, validation)
+
+    def forecast(self, task: Task) -> list[StageWork]:
+        """The stages that learning a task will train."""
+        model = self._model
+        if model is None:
+            shape = ImageShape.of(task.new.source)
+            model = new_model(self._options, task.spec, shape, task.budget, task.stream)
+        return rehearse_next(model.method, model.memory, task)
 
     def _begin(self, task: Task, shape: ImageShape) -> Model:
         """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""

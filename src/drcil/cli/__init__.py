@@ -20,6 +20,7 @@ from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
 from .import_ import import_checkpoints
+from .learn import learn
 from .list import list_known
 from .options import Plugin
 from .output import warn
@@ -67,6 +68,7 @@ app.command()(check)
 app.command()(resume)
 app.command()(show)
 app.command()(evaluate)
+app.command()(learn)
 app.command()(predict)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -75,6 +76,19 @@ def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list
         except Exception:
             work += [[] for _ in tasks[len(work) :]]
     return work
+
+
+def rehearse_next(method: Method, memory: Memory, task: Task) -> list[StageWork]:
+    """The stages of one more task; the method and its memory stay as they are. Empty, if they cannot be foretold."""
+    again, kept = copy.deepcopy(method), Memory(memory.budget)
+    kept.images, again.reads_weights = memory.images, False
+    with randomness("rehearsal"):
+        try:
+            return _rehearsed(again, kept, task)
+        except UserError:
+            raise
+        except Exception:
+            return []
 
 
 def _rehearsed(method: Method, memory: Memory, task: Task) -> list[StageWork]:

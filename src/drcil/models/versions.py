@@ -17,7 +17,7 @@ from ..disk import locked, make_directory, remove_directory, sync_directory, wri
 from ..errors import UserError
 from ..reading import is_file, read_sealed
 
-CURRENT, VERSIONS = "current.json", "versions"
+CURRENT, VERSIONS, LOCK = "current.json", "versions", ".lock"
 KEPT = 5
 """Versions that are kept, the current one among them."""
 _NUMBER = re.compile("[0-9]{4,9}")
@@ -73,7 +73,7 @@ def undo(path: Path) -> Path:
 def changing(path: Path) -> AbstractContextManager[None]:
     """Within the block no other process changes the model."""
     make_directory(path)
-    return locked(path / ".lock", f"another process is changing {path}; wait until it is done")
+    return locked(path / LOCK, f"another process is changing {path}; wait until it is done")
 
 
 def _use(place: Path) -> None:

@@ -1,0 +1,211 @@
+"""``drcil learn``: teach a model the classes of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+import typer
+
+from ..errors import Interrupted, UserError
+from ..limits import SEED, VALIDATION
+from . import options
+from .checks import usable, within
+from .output import console, print_json, warn
+from .words import require_printed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..learner import Learner
+    from ..models.model import Model
+    from ..teaching.learn import Lesson
+    from ..train import Journal, Listener
+
+DEFAULT_METHOD = "mafdrc"
+_FIXED = (
+    "method",
+    "backbone",
+    "weights",
+    "pretrained",
+    "freeze",
+    "memory",
+    "image_size",
+    "augment",
+    "seed",
+    "settings",
+)
+"""What a model has from its beginning."""
+
+
+def learn(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The model's directory; made if there is none.", callback=usable)
+    ],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER|CSV", help="One directory per class, or a table with columns file,label.", callback=usable
+        ),
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How to learn; see 'drcil list methods'.", show_default=DEFAULT_METHOD, rich_help_panel=options.WHAT
+        ),
+    ] = None,
+    memory: options.Memory = None,
+    backbone: options.Backbone = None,
+    weights: options.WeightsFile = None,
+    pretrained: options.Pretrained = False,
+    freeze: options.Freeze = None,
+    image_size: options.ImageSize = None,
+    epochs_scale: options.EpochsScale = None,
+    augment: options.Augment = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the method; repeatable.", rich_help_panel=options.WHAT
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of training.", show_default="0", rich_help_panel=options.WHAT, callback=within(SEED)),
+    ] = None,
+    known: Annotated[
+        str,
+        typer.Option(
+            metavar="refuse|skip", help="What to do with classes that it knows already.", rich_help_panel=options.WHAT
+        ),
+    ] = "refuse",
+    validation: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share to hold out of every class of at least 20 images.",
+            rich_help_panel=options.WHAT,
+            callback=within(VALIDATION),
+        ),
+    ] = 0.1,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    workers: options.Workers = None,
+    plugin: options.Plugin = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Teach a model the new classes of a folder. The same command goes on where it was stopped."""
+    from ..arguments import one_of
+    from ..learner import engine_settings
+    from ..models.versions import is_versioned
+    from ..process import configure
+    from ..report.progress import showing as show
+    from ..teaching.learn import Known
+    from ..teaching.learn import learn as teach
+
+    one_of("--known", known, get_args(Known))
+    given: dict[str, Any] = {
+        "method": method,
+        "backbone": backbone,
+        "weights": weights,
+        "pretrained": pretrained or None,
+        "freeze": freeze,
+        "memory": memory,
+        "image_size": image_size,
+        "augment": augment,
+        "seed": seed,
+        "settings": options.method_settings(None, None, settings or []) or None,
+        "epochs_scale": epochs_scale,
+    }
+    if is_versioned(model):
+        _require_unchanged(model, given)
+    engine = {name: value for name, value in (("device", device), ("workers", workers)) if value is not None}
+    configure(threads)
+    screen = console(stderr=json)
+
+    def make(listener: Listener, journal: Journal) -> Learner:
+        return _new_learner({**given, "listener": listener, "journal": journal}, engine)
+
+    def showing(work: Sequence[Sequence[int]]) -> AbstractContextManager[Listener]:
+        return nullcontext(lambda event: None) if quiet else show(screen, work)
+
+    try:
+        lesson = teach(
+            model,
+            folder,
+            make,
+            engine_settings(engine),
+            validation=validation,
+            known=cast(Literal["refuse", "skip"], known),
+            showing=showing,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; the same command goes on where it was") from None
+    _tell(model, lesson, json=json)
+    require_printed()
+
+
+def _new_learner(given: dict[str, Any], engine: dict[str, Any]) -> Learner:
+    from ..learner import Learner
+
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return Learner(chosen.pop("method", DEFAULT_METHOD), **chosen, **engine)
+
+
+def _require_unchanged(model: Path, given: dict[str, Any]) -> None:
+    """What a model began with it keeps."""
+    for name in _FIXED:
+        if given[name] is not None:
+            option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} is for a model that begins, and {model} has learnt already; omit it")
+    if given["epochs_scale"] is not None:
+        raise UserError(f"--epochs-scale is for a model that begins, and {model} has learnt already; omit it")
+
+
+def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:
+    """What was learnt, and how well it is known."""
+    for file in lesson.skipped:
+        warn(f"{file} cannot be read as an image and was left out")
+    model = lesson.model
+    if json:
+        usage = model.usage.model_dump(mode="json") if model.usage else None
+        print_json({"model": str(path), "new": list(lesson.new), "classes": list(model.classes), "usage": usage})
+        return
+    screen = console()
+    if not lesson.new:
+        screen.print("nothing new to learn: the model knows all classes of the folder", markup=False)
+        return
+    screen.print(_table(model))
+    screen.print(_summary(path, model, len(lesson.new)), markup=False, soft_wrap=True)
+
+
+def _table(model: Model) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    table.add_column("class", overflow="fold")
+    for name in ("images", "held out", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    usage = model.usage
+    assert usage is not None
+    for name, images, held, accuracy in zip(model.classes, usage.images, usage.held, usage.accuracy, strict=True):
+        table.add_row(Text(name), str(images), str(held), "–" if accuracy is None else f"{accuracy:.1f} %")
+    return table
+
+
+def _summary(path: Path, model: Model, new: int) -> str:
+    usage = model.usage
+    assert usage is not None
+    said = f"{path} knows {len(model.classes)} classes, {new} of them new"
+    if usage.calibration is None:
+        return f"{said}; no images were held out, so that its accuracy is not known and it is not calibrated"
+    own = usage.calibration
+    right = sum(held * (accuracy or 0.0) for held, accuracy in zip(usage.held, usage.accuracy, strict=True))
+    return (
+        f"{said}; it is right on {right / sum(usage.held):.1f} % of {own.images} held-out images; calibration error "
+        f"{own.error_before:.1f} %, with temperature {own.temperature:.3g} {own.error_after:.1f} %"
+    )

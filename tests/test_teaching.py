@@ -1,0 +1,184 @@
+"""``drcil learn``: a model grows by folders, is whole at every moment, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import drcil
+from drcil.cli import main
+from drcil.models.versions import VERSIONS, current_version
+from drcil.streams.stream import make_stream
+
+STREAM = make_stream("digits-b0-5")
+OPTIONS = ["--method", "replay", "--backbone", "resnet-digits", "--image-size", "8", "--memory", "5/class"]
+QUICK = ["--augment", "crop", "--epochs-scale", "0.02", "--set", "first.batch_size=16"]
+SMALL = ["--device", "cpu", "--threads", "1", "--workers", "0"]
+
+
+def folder(place: Path, *tasks: int, count: int = 24) -> Path:
+    """The first images of each class of these tasks as files, a directory per class."""
+    for task in (STREAM[number] for number in tasks):
+        for label, name in enumerate(task.classes, start=task.old):
+            (place / name).mkdir(parents=True, exist_ok=True)
+            rows = task.new.rows[task.new.labels == label][:count]
+            for number, pixels in enumerate(task.new.source.read(rows)[:, 0].numpy()):
+                Image.fromarray(pixels).save(place / name / f"{number:02d}.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of two lessons, whose folders are gone."""
+    place = tmp_path_factory.mktemp("taught")
+    first, second = folder(place / "first", 0), folder(place / "second", 1)
+    assert main(["learn", str(place / "model"), str(first), *OPTIONS, *QUICK, *SMALL, "--quiet"]) == 0
+    shutil.rmtree(first)
+    assert main(["learn", str(place / "model"), str(second), *SMALL, "--quiet"]) == 0
+    shutil.rmtree(second)
+    return place / "model"
+
+
+@pytest.fixture
+def model(taught: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(taught, tmp_path / "model"))
+
+
+def test_each_folder_is_a_task_and_the_originals_are_not_needed(model: Path) -> None:
+    learner = drcil.load(model, device="cpu")
+    assert learner.classes == (*sorted(STREAM[0].classes), *sorted(STREAM[1].classes)) and learner.sizes == (2, 2)
+    usage = learner.model.usage
+    assert usage is not None and usage.images == (22,) * 4 and usage.held == (2,) * 4 and len(usage.changes) == 2
+    assert len(learner.memory.labels) == 20, "its images are in the model"
+    assert (current_version(model) / "README.md").read_text().startswith("---\nlibrary_name: drcil\n")
+
+
+def test_it_tells_what_it_knows(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = folder(tmp_path / "more", 2)
+    assert main(["learn", str(model), str(more), *SMALL]) == 0
+    said = capsys.readouterr().out
+    assert "knows 6 classes, 2 of them new" in said and "held-out images" in said and "calibration error" in said
+    assert not (model / "learning").exists()
+    assert main(["predict", str(model), str(more), "--device", "cpu"]) == 0
+
+
+@pytest.mark.parametrize("known", ["refuse", "skip"])
+def test_classes_that_it_knows_are_refused_or_left_out(
+    known: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed, before = folder(tmp_path / "mixed", 1, 2), current_version(model)
+    code = main(["learn", str(model), str(mixed), "--known", known, *SMALL, "--json", "--quiet"])
+    out, err = capsys.readouterr()
+    if known == "refuse":
+        assert code == 2 and "already; leave known classes out with --known skip" in err
+        assert current_version(model) == before
+    else:
+        assert code == 0 and json.loads(out)["new"] == sorted(STREAM[2].classes)
+
+
+def test_nothing_new_is_said_and_changes_nothing(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = current_version(model)
+    assert main(["learn", str(model), str(folder(tmp_path / "again", 0)), "--known", "skip", *SMALL]) == 0
+    assert "nothing new to learn" in capsys.readouterr().out and current_version(model) == before
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_is_the_old_model_and_goes_on(model: Path, tmp_path: Path) -> None:
+    more, whole = folder(tmp_path / "more", 2), Path(shutil.copytree(model, tmp_path / "whole"))
+    command = [sys.executable, "-m", "drcil.cli", "learn", "MODEL", str(more), *SMALL, "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def lesson(place: Path) -> list[str]:
+        return [str(place) if word == "MODEL" else word for word in command]
+
+    started = time.monotonic()
+    subprocess.run(lesson(whole), check=True, env=environment)
+    seconds, before, killed = time.monotonic() - started, drcil.load(model, device="cpu").classes, 0
+    for share in (0.95, 0.9, 0.8, 0.7, 0.5):
+        running = subprocess.Popen(lesson(model), env=environment)
+        time.sleep(share * seconds)
+        running.send_signal(signal.SIGKILL)
+        killed += running.wait() == -signal.SIGKILL
+        now = drcil.load(model, device="cpu")
+        assert now.classes in (before, (*before, *sorted(STREAM[2].classes)))
+        if now.classes != before:
+            break
+    assert killed
+    subprocess.run([*lesson(model), "--known", "skip"], check=True, env=environment)
+    states = [drcil.load(place, device="cpu").method.state().tensors for place in (whole, model)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not (model / "learning").exists()
+
+
+def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    more = folder(tmp_path / "more", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("drcil.teaching.learn.add_version", stop)
+        assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    (begun,) = (model / "learning").iterdir()
+    next((more / STREAM[2].classes[0]).iterdir()).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("drcil.teaching.learn.add_version", stop)
+        assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 130
+    assert [place.name for place in (model / "learning").iterdir()] != [begun.name]
+    assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 0
+    assert len(drcil.load(model, device="cpu").classes) == 6
+
+
+def test_a_file_that_is_no_image_is_named_and_left_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = folder(tmp_path / "more", 2)
+    (more / STREAM[2].classes[0] / "broken.jpg").write_bytes(b"no picture")
+    assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 0
+    assert "broken.jpg cannot be read as an image and was left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--method", "icarl"], "--method is for a model that begins"),
+        (["--image-size", "16"], "--image-size is for a model that begins"),
+        (["--set", "first.epochs=3"], "--set is for a model that begins"),
+        (["--epochs-scale", "0.5"], "--epochs-scale is for a model that begins"),
+        (["--known", "forget"], "unknown --known 'forget'"),
+    ],
+)
+def test_what_a_model_has_from_its_beginning_stays(
+    arguments: list[str], told: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["learn", str(model), str(folder(tmp_path / "more", 2)), *arguments, *SMALL]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_what_is_no_model_is_left_alone(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more, place = folder(tmp_path / "more", 2), tmp_path / "place"
+    place.mkdir()
+    (place / "thesis.txt").write_text("years of work")
+    assert main(["learn", str(place), str(more), *SMALL]) == 2
+    assert "is not a model that can be taught: it contains 'thesis.txt'" in capsys.readouterr().err
+    assert main(["learn", str(tmp_path / "new"), str(tmp_path / "nowhere"), *SMALL]) == 2
+    assert "there is no folder and no CSV file" in capsys.readouterr().err
+    assert main(["learn", str(tmp_path / "new"), str(more), "--method", "icrl", *SMALL]) == 2
+    assert "unknown method 'icrl'" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert [file.name for file in place.iterdir()] == ["thesis.txt"]
+    assert len(list((taught / VERSIONS).iterdir())) == 2
