@@ -13,7 +13,7 @@ from ..errors import Interrupted, UserError
 from ..limits import SEED, VALIDATION
 from . import options
 from .checks import usable, within
-from .output import console, print_json, warn
+from .output import console, print_json, warn, warnings_as_sentences
 from .words import require_printed
 
 if TYPE_CHECKING:
@@ -132,15 +132,16 @@ def learn(
         return nullcontext(lambda event: None) if quiet else show(screen, work)
 
     try:
-        lesson = teach(
-            model,
-            folder,
-            make,
-            engine_settings(engine),
-            validation=validation,
-            known=cast(Literal["refuse", "skip"], known),
-            showing=showing,
-        )
+        with warnings_as_sentences():
+            lesson = teach(
+                model,
+                folder,
+                make,
+                engine_settings(engine),
+                validation=validation,
+                known=cast(Literal["refuse", "skip"], known),
+                showing=showing,
+            )
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on where it was") from None
     _tell(model, lesson, json=json)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,3 +31,19 @@ def print_json(value: Any) -> None:
 
 def warn(sentence: str) -> None:
     print(f"drcil: warning: {sentence}", file=sys.stderr)
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Within the block warnings to users of the library are told as the command line tells its own."""
+
+    def tell(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UserWarning):
+            warn(str(message))
+        else:
+            before(message, category, *where, **more)
+
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+        warnings.showwarning = tell
+        yield
