@@ -182,3 +182,52 @@ def test_what_is_no_model_is_left_alone(taught: Path, tmp_path: Path, capsys: py
     assert not (tmp_path / "new").exists()
     assert [file.name for file in place.iterdir()] == ["thesis.txt"]
     assert len(list((taught / VERSIONS).iterdir())) == 2
+
+
+def test_a_class_takes_another_name_and_the_change_can_be_undone(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, before = sorted(STREAM[0].classes)[0], drcil.load(model, device="cpu")
+    assert main(["rename", str(model), first, "zéro"]) == 0
+    renamed = drcil.load(model, device="cpu")
+    assert renamed.classes[0] == "zéro" and renamed.classes[1:] == before.classes[1:]
+    assert renamed.model.usage is not None and renamed.model.usage.changes[-1].classes == (first, "zéro")
+    state, other = renamed.method.state().tensors, before.method.state().tensors
+    assert all(torch.equal(state[name], other[name]) for name in state)
+    files = [{file.name for file in (place / "exemplars").iterdir()} for place in sorted((model / VERSIONS).iterdir())]
+    assert files[-1] == files[-2]
+    assert main(["undo", str(model)]) == 0 and main(["undo", str(model)]) == 0
+    assert drcil.load(model, device="cpu").classes == before.classes[:2]
+    assert main(["undo", str(model)]) == 2
+    assert "no earlier version of it is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["rename", "MODEL", "cat", "dog"], "unknown class 'cat'"),
+        (["rename", "MODEL", "2", "4"], "there is a class '4' already"),
+        (["rename", "nowhere", "2", "4"], "is not a model that can be changed: there is no such directory"),
+        (["undo", "."], "it was not made by 'drcil learn'"),
+        (["info", "nowhere"], "is not a model: there is no such directory"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_told(
+    arguments: list[str], told: str, taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(taught) if word == "MODEL" else word for word in arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert len(list((taught / VERSIONS).iterdir())) == 2
+
+
+def test_a_model_tells_of_itself(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "gallery.html"
+    assert main(["info", str(taught), "--gallery", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("replay, 4 classes in 2 tasks", "resnet-digits", "calibrated on 8", "learn "))
+    text = page.read_text()
+    assert text.count("<img ") == 20 and text.count("<h2>") == 4 and "http" not in text
+    assert main(["info", str(taught), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["exemplars"] for row in told["classes"]] == [5] * 4 and told["tasks"] == [2, 2]
+    assert len(told["changes"]) == 2 and told["calibration"]["images"] == 8

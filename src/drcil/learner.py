@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
 from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
-from .errors import UserError
+from .errors import UserError, unknown
 from .inference.bank import FeatureBank
 from .inference.inference import Inference
 from .inference.ranking import Ranking
@@ -26,7 +26,7 @@ from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
 from .methods import Method
 from .methods.rehearsal import StageWork, rehearse_next
 from .models.directory import read_model, save_model
-from .models.holding import joined, usage_after
+from .models.holding import change, joined, usage_after
 from .models.model import Model, ModelOptions, new_model
 from .models.own_task import own_task
 from .models.predictor import Prediction, Predictor
@@ -217,6 +217,20 @@ class Learner:
             # Otherwise a few exemplars would hold on to every image that was ever given.
             model.memory.images = copied(exemplars, lambda source: isinstance(source, ArraySource) and source.embedded)
         model.sizes, model.classes = task.sizes, (*model.classes, *task.classes)
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a class by another name; nothing else changes."""
+        self._require_learnt("rename")
+        model = self.model
+        if old not in model.classes:
+            raise unknown("class", old, model.classes)
+        if text("the new name", new) in model.classes:
+            raise UserError(f"there is a class '{new}' already; every class needs a name of its own")
+        model.classes = tuple(new if name == old else name for name in model.classes)
+        if model.usage is not None:
+            changes = (*model.usage.changes, change("rename", (old, new), 0, 0.0))
+            model.usage = model.usage.model_copy(update={"changes": changes})
+        self._predictor = None
 
     def predictor(self) -> Predictor:
         """What the learner knows now, ready for use by itself: without exemplars, data or the engine."""

@@ -15,11 +15,13 @@ import typer
 
 from .. import __version__
 from ..errors import FaultError, Interrupted, UserError, shortened
+from .change import rename, undo
 from .check import check
 from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
 from .import_ import import_checkpoints
+from .info import info
 from .learn import learn
 from .list import list_known
 from .options import Plugin
@@ -70,6 +72,9 @@ app.command()(show)
 app.command()(evaluate)
 app.command()(learn)
 app.command()(predict)
+app.command()(info)
+app.command()(rename)
+app.command()(undo)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
 app.add_typer(data, name="data")

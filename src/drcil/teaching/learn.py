@@ -74,7 +74,7 @@ def learn(
         with showing(work) as listener:
             relay.listener = listener
             learner.learn(task)
-        add_version(path, lambda directory: _write(learner, directory))
+        add_version(path, lambda directory: write_version(learner, directory))
         remove_directory(path / LEARNING)
     return Lesson(learner.model, found.classes, found.skipped)
 
@@ -147,6 +147,7 @@ def _forget_others(path: Path, journal: Journal) -> None:
                 remove_directory(one)
 
 
-def _write(learner: Learner, directory: Path) -> None:
+def write_version(learner: Learner, directory: Path) -> None:
+    """All that a version is: the model with the images it needs, and its card."""
     write_model(learner.model, directory, carry=True)
     write_bytes(directory / CARD, card(learner.model).encode())

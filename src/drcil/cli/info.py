@@ -1,0 +1,118 @@
+"""``drcil info``: what a model is and what it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .checks import usable
+from .options import DataPlace, Plugin
+from .output import console, print_json
+from .words import require_printed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..models.model import Model
+
+
+def info(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.", callback=usable)
+    ],
+    gallery: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="Also write a page with the images it remembers.", callback=usable),
+    ] = None,
+    data: DataPlace = None,
+    plugin: Plugin = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show what a model is: its classes, where they come from, and how far it can be trusted."""
+    from ..disk import write_bytes
+    from ..models.directory import read_model
+    from ..teaching.gallery import gallery as page
+
+    found = read_model(model, data)
+    if gallery is not None:
+        write_bytes(gallery.absolute(), page(found, str(model)).encode())
+    if json:
+        print_json(_as_json(model, found))
+    else:
+        screen = console()
+        for line in _lines(model, found):
+            screen.print(line, markup=False, soft_wrap=True)
+        screen.print(_table(found))
+        for change in found.usage.changes if found.usage else ():
+            names = ", ".join(change.classes)
+            screen.print(f"{change.when}  {change.what} {names}", markup=False, soft_wrap=True)
+    require_printed()
+
+
+def _lines(path: Path, model: Model) -> list[str]:
+    kept = model.method.architecture
+    lines = [
+        f"{path}: {model.name}, {len(model.classes)} classes in {len(model.sizes)} "
+        f"task{'' if len(model.sizes) == 1 else 's'}",
+        f"{kept.backbone}, {model.method.parameters():,} parameters, images of {model.shape} (channels, height, width)"
+        f", memory {model.memory.budget}",
+    ]
+    calibration = model.usage.calibration if model.usage else None
+    if calibration is None:
+        return [*lines, "not calibrated: no images were held out"]
+    return [
+        *lines,
+        f"calibrated on {calibration.images} held-out images: temperature {calibration.temperature:.3g}, expected "
+        f"calibration error {calibration.error_after:.1f} % (without it {calibration.error_before:.1f} %)",
+    ]
+
+
+def _rows(model: Model) -> list[dict[str, Any]]:
+    """What is known of each class."""
+    remembered = model.memory.images.counts(len(model.classes)).tolist() if model.memory.images else None
+    usage = model.usage
+    return [
+        {
+            "class": name,
+            "images": usage.images[label] if usage else None,
+            "exemplars": remembered[label] if remembered else 0,
+            "held_out": usage.held[label] if usage else None,
+            "accuracy": usage.accuracy[label] if usage else None,
+        }
+        for label, name in enumerate(model.classes)
+    ]
+
+
+def _table(model: Model) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    table.add_column("class", overflow="fold")
+    for name in ("images", "exemplars", "held out", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in _rows(model):
+        accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:.1f} %"
+        counts = ("–" if row[name] is None else str(row[name]) for name in ("images", "exemplars", "held_out"))
+        table.add_row(Text(row["class"]), *counts, accuracy)
+    return table
+
+
+def _as_json(path: Path, model: Model) -> dict[str, Any]:
+    usage = model.usage.model_dump(mode="json") if model.usage else {"calibration": None, "changes": []}
+    return {
+        "model": str(path),
+        "method": model.name,
+        "backbone": model.method.architecture.backbone,
+        "parameters": model.method.parameters(),
+        "image_size": model.shape.size,
+        "channels": model.shape.channels,
+        "memory": str(model.memory.budget),
+        "tasks": list(model.sizes),
+        "classes": _rows(model),
+        "calibration": usage["calibration"],
+        "changes": usage["changes"],
+    }
