@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import drcil
 from drcil.data.datasets.digits import load_digits
+from drcil.data.labelled import named_images
 from drcil.data.sources.imageset import ArraySource, Draw, Int64
 from drcil.errors import UserError
 from drcil.heads.cosine import CosineHead
@@ -51,7 +52,8 @@ def teach(learner: Learner, classes: str) -> None:
     names = [name for name in classes for _ in range(EACH)]
     budget = Budget.parse(DIGITS.spec.memory)
     source = ArraySource(DIGITS.train.source.read(rows))
-    learner.learn(next_task(source, names, learner.sizes, learner.classes, budget, DIGITS.spec))
+    found = named_images(source, names)
+    learner.learn(next_task(found.images, found.classes, learner.sizes, budget, DIGITS.spec))
 
 
 def scores(learner: Learner) -> Tensor:

@@ -114,15 +114,20 @@ class ModelState(BaseModel):
 
 def write_state(directory: Path, state: ModelState, extra: Mapping[str, Any]) -> None:
     """Write what ``read_state`` reads; ``extra``: the entries that a run adds."""
+    strange = extra.keys() - OF_A_RUN
+    if strange:
+        raise ValueError(f"{', '.join(sorted(strange))}: nobody would know such entries of {STATE}")
+    write_sealed(directory / STATE, {**_as_json(state), **extra})
+
+
+def _as_json(state: ModelState) -> dict[str, Any]:
+    """As it is written: sources have only the entries that they need."""
     values = state.model_dump(mode="json")
     if state.memory.source is not None:
         values["memory"]["source"] = state.memory.source.model_dump(mode="json", exclude_none=True)
     if state.held is not None:
         values["held"] = state.held.model_dump(mode="json", exclude_none=True)
-    strange = extra.keys() - OF_A_RUN
-    if strange:
-        raise ValueError(f"{', '.join(sorted(strange))}: nobody would know such entries of {STATE}")
-    write_sealed(directory / STATE, {**values, **extra})
+    return values
 
 
 def read_state(directory: Path) -> dict[str, Any]:
@@ -149,9 +154,10 @@ def parse_state(directory: Path) -> ModelState:
         raise UserError(f"{directory / STATE} does not describe a model: it has text that is not UTF-8") from None
     except ValidationError as error:
         raise misfit(directory, error) from None
-    strange = _dropped(values, state.model_dump(mode="json"))
-    if strange is not None:
-        raise UserError(f"{directory / STATE} does not describe a model: '{shortened(strange)}' is not known")
+    kept = _as_json(state)
+    for entry, wrong in ((_dropped(values, kept), "is not known"), (_dropped(kept, values), "is missing")):
+        if entry is not None:
+            raise UserError(f"{directory / STATE} does not describe a model: '{shortened(entry)}' {wrong}")
     return state
 
 
@@ -160,7 +166,7 @@ def misfit(directory: Path, error: ValidationError) -> UserError:
 
 
 def _dropped(given: Any, kept: Any) -> str | None:
-    """The first entry, by its path, that reading passed over in silence."""
+    """The first entry, by its path, of what is given that is not among what was kept."""
     if not isinstance(given, dict) or not isinstance(kept, dict):
         return None
     for name, value in given.items():
