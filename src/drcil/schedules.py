@@ -58,10 +58,12 @@ class Schedule(BaseModel):
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch (from 0)."""
-        if epoch < self.warmup:
-            return self.warmup_lr + (self.lr - self.warmup_lr) * epoch / self.warmup
+        # A stage that is over before its warm-up would never learn at its rate.
+        warmup = min(self.warmup, self.epochs - 1)
+        if epoch < warmup:
+            return self.warmup_lr + (self.lr - self.warmup_lr) * epoch / warmup
         if self.curve == "cosine":
-            progress = (epoch - self.warmup) / (self.epochs - self.warmup)
+            progress = (epoch - warmup) / (self.epochs - warmup)
             return self.lr_end + (self.lr - self.lr_end) * (1 + math.cos(math.pi * progress)) / 2
         if self.curve == "steps":
             return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)

@@ -48,11 +48,11 @@ class RidgeSums(nn.Module):
         full[_lower(self.width)] = self.triangle
         return full + full.tril(-1).T
 
-    def joined(self, other: RidgeSums | None) -> RidgeSums:
+    def joined(self, other: RidgeSums) -> RidgeSums:
         """The sums over the images of both."""
         both = RidgeSums(self.width, self.moments.shape[1])
         for name, own in both.named_buffers():
-            own.copy_(self.get_buffer(name) if other is None else self.get_buffer(name) + other.get_buffer(name))
+            own.copy_(self.get_buffer(name) + other.get_buffer(name))
         return both
 
     def describe(self) -> dict[str, Any]:

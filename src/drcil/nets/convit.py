@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from .attention import GatedAttention
 from .features import BACKBONES, Backbone, Features, of_family
-from .transformer import DropPath, Perceptron, drawn_tokens
-
-DROP_PATH = 0.1
-"""Share of the paths that the last block of a whole transformer drops: that of a decoder, which stands behind these."""
+from .transformer import DROP_PATH, DropPath, Perceptron, drawn_tokens
 
 
 class Block(nn.Module):

@@ -21,10 +21,9 @@ from .features import Backbone, Features
 from .folding import fold_convolutions
 from .net import FoldedNet, Net
 from .output import Output
-from .transformer import DropPath, Perceptron, drawn_linear, drawn_tokens
+from .transformer import DROP_PATH, DropPath, Perceptron, drawn_linear, drawn_tokens
 
 HEADS = 12
-DROP_PATH = 0.1
 
 
 class TaskAttention(nn.Module):

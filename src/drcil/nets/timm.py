@@ -8,6 +8,7 @@ pooled features themselves, as the only token.
 from __future__ import annotations
 
 import difflib
+import math
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -61,11 +62,14 @@ class TimmBackbone(Backbone):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Those of patches, also where a class token is all that it answers with."""
-        if self.gives == "vector":
-            seen: Tensor = self.net.forward_features(images)
-            if seen.ndim == 3 and seen.shape[2] == self.channels:
-                return self._tokens(seen)
-        return super().tokens(images)
+        if self.gives != "vector":
+            return super().tokens(images)
+        seen = self.net.forward_features(images)
+        if isinstance(seen, Tensor) and seen.ndim == 4 and self.net.num_features in (seen.shape[1], seen.shape[3]):
+            return self._map(seen).flatten(2).transpose(1, 2)
+        if isinstance(seen, Tensor) and seen.ndim == 3 and seen.shape[2] == self.net.num_features:
+            return self._tokens(seen)
+        raise UserError(f"backbone '{TIMM}{self.name}' does not tell the tokens of its patches; choose another one")
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -101,8 +105,12 @@ class TimmBackbone(Backbone):
         return features if features.shape[1] == self.net.num_features else features.permute(0, 3, 1, 2)
 
     def _tokens(self, features: Tensor) -> Tensor:
-        """Those of patches: what stands before them are class tokens and registers."""
-        return features[:, getattr(self.net, "num_prefix_tokens", 0) :]
+        """Those of patches: what stands before them are class tokens and registers.
+
+        Models that do not say how many of these they have have patches in a square.
+        """
+        before = features.shape[1] - math.isqrt(features.shape[1]) ** 2
+        return features[:, getattr(self.net, "num_prefix_tokens", before) :]
 
     def _known(self, answers: dict[tuple[str, int, int], Gives]) -> Gives:
         """What it answers with, found out once in a process."""

@@ -24,6 +24,12 @@ def drawn_tokens(*shape: int) -> nn.Parameter:
     return nn.Parameter(nn.init.trunc_normal_(torch.empty(*shape), std=SPREAD))
 
 
+DROP_PATH = 0.1
+"""Share of the paths that the last block of a whole transformer drops: of the task attention behind an encoder. Earlier
+blocks drop less, in equal steps from none.
+"""
+
+
 class DropPath(nn.Module):
     """Stochastic depth: in training a residual path is left out for a share of the images, and larger for the rest."""
 

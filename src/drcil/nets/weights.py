@@ -74,9 +74,10 @@ def read_weights(weights: Weights) -> Entries:
 
 
 def _state_dict(path: Path, content: Any) -> dict[str, Tensor]:
-    """The tensors by name: the content itself, or what it has under one of the usual names."""
+    """The tensors by name: what the content has under one of the usual names, or the content itself."""
     inside = content if isinstance(content, Mapping) else {}
-    for found in (content, *(inside[place] for place in _PLACES if place in inside)):
+    # What programs keep beside the weights may be a tensor, too.
+    for found in (*(inside[place] for place in _PLACES if place in inside), content):
         tensors = _tensors(found)
         if tensors:
             return tensors
