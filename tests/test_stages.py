@@ -62,3 +62,8 @@ def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float,
     assert rates[scaled.warmup :] == sorted(rates[scaled.warmup :], reverse=True)
     if curve != "steps":
         assert rates[scaled.warmup] == pytest.approx(0.1)
+
+
+def test_a_stage_that_is_shorter_than_its_warm_up_reaches_its_rate() -> None:
+    assert Schedule(epochs=1, lr=0.1, warmup=5, warmup_lr=1e-6).rate(0) == 0.1
+    assert [Schedule(epochs=3, lr=0.1, warmup=5).rate(epoch) for epoch in range(3)] == [0.0, 0.05, 0.1]

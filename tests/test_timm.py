@@ -198,3 +198,21 @@ def test_published_weights_in_the_cache_need_no_network(tmp_path: Path, monkeypa
     backbone = backbone_for("timm:resnet10t", 3, 32)
     start_from(backbone, weights)
     assert torch.equal(backbone.as_published().layer1[0].conv1.weight, saved.layer1[0].conv1.weight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("vit_tiny_patch16_224", 196), ("cait_xxs24_224", 196), ("tiny_vit_5m_224", 49), ("poolformer_s12", 49)],
+)
+def test_tokens_are_those_of_patches(name: str, count: int) -> None:
+    backbone = build_backbone(f"timm:{name}", 3, image_size=224).eval()
+    with torch.no_grad():
+        assert backbone.tokens(torch.rand(1, 3, 224, 224)).shape == (1, count, backbone.channels)
+
+
+@pytest.mark.slow
+def test_a_model_without_tokens_of_patches_says_so() -> None:
+    backbone = build_backbone("timm:crossvit_tiny_240", 3, image_size=240).eval()
+    with torch.no_grad(), pytest.raises(UserError, match="does not tell the tokens of its patches"):
+        backbone.tokens(torch.rand(1, 3, 240, 240))

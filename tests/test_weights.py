@@ -60,6 +60,7 @@ WRAPPINGS: dict[str, Any] = {
     "a.safetensors": lambda tensors: tensors,
     "b.pth": lambda tensors: tensors,
     "c.pth.tar": lambda tensors: {"epoch": 7, "state_dict": prefixed(tensors, "module.")},
+    "best.pth": lambda tensors: {"epoch": 7, "best_acc1": torch.tensor(71.5), "state_dict": tensors},
     "d.pth": lambda tensors: {"model": prefixed(tensors, "encoder.net."), "optimizer": {"lr": 0.1}},
     "e.safetensors": lambda tensors: {
         **prefixed(tensors, "net.backbone."),
