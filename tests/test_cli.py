@@ -212,6 +212,7 @@ def test_values_are_toml_or_else_text(text: str, value: object) -> None:
     assert type(toml_value(text)) is type(value)
 
 
+@pytest.mark.slow
 def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     done = subprocess.run([*COMMAND, *TINY, "--json", "--out", "r"], check=True, capture_output=True, text=True)
     result = json.loads(done.stdout)

@@ -570,6 +570,7 @@ def test_what_cannot_be_compared_is_said_before_anything_runs(
 # Processes
 
 
+@pytest.mark.slow
 def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without memory replay does as well as fine-tuning, which is finished already, and iCaRL refuses."""
     finetuned = begin_run(tiny("finetune"))
@@ -635,6 +636,7 @@ def test_only_its_own_words_are_quoted_of_a_process(tmp_path: Path, monkeypatch:
         child.close()
 
 
+@pytest.mark.slow
 def test_what_lies_in_the_current_directory_is_not_imported(tmp_path: Path) -> None:
     for module in ("drcil", "json", "torch"):
         (tmp_path / f"{module}.py").write_text("raise RuntimeError('not this one')")

@@ -31,14 +31,18 @@ KEYS = {
 COMBINED = ("lucir", "podnet", "maf", "mafdrc", "mecdrc", "replay", "finetune", "wa", "bic", "der", "foster", "dytox")
 
 
+SIMPLE = ("finetune", "joint", "mdt", "maf-vit", "mafdrc-vit")
+"""What they are made of, others have too."""
+
+
 def once_of_each_kind() -> Iterator[object]:
-    """All methods. Names for combinations of what other names have are slow, but for four."""
+    """All methods. Names for combinations of what other names have are slow, but for three; so are simple ones."""
     yield "eeil+two-stage"
     for name in COMBINED:
         yield pytest.param(f"{name}+two-stage", marks=pytest.mark.slow)
     for name, spec in METHODS.items():
         if spec.alias_of is None:
-            fast = not spec.presets or name in ("mafdrc", "mecdrc", "mafdrc-vit")
+            fast = (not spec.presets and name not in SIMPLE) or name in ("mafdrc", "mecdrc")
             yield pytest.param(name, marks=() if fast else pytest.mark.slow)
 
 

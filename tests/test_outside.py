@@ -88,7 +88,8 @@ def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("what", ["r", pytest.param("r/tasks/02", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["r", "r/tasks/02"])
 def test_a_run_and_a_model_are_evaluated_with_it(what: str, shop: Path) -> None:
     words = ("evaluate", what, STREAM)
     found = json.loads(said(*words, "--json", "--plugin", "my_plugin.py", cwd=shop))

@@ -123,6 +123,7 @@ def test_predicting_needs_no_training_code_and_no_plots(saved: Path, tmp_path: P
     assert json.loads(answer) == [drcil.load_predictor(saved).predict(PIXELS[:1])[0].label, []]
 
 
+@pytest.mark.slow
 def test_nothing_process_wide_changes_behind_the_users_back() -> None:
     """Threads, determinism, environment, generators, signals: the same before and after a learner has learnt."""
     program = """

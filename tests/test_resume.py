@@ -108,7 +108,7 @@ class Watch:
     ("method", "stream"),
     [
         pytest.param("icarl", "digits-b0-5", marks=pytest.mark.slow),
-        ("mafdrc", "digits-b0-5"),
+        pytest.param("mafdrc", "digits-b0-5", marks=pytest.mark.slow),
         pytest.param("lucir+two-stage", "digits-lt-shuffled-b4-3", marks=pytest.mark.slow),
         pytest.param("mafdrc", "digits-lt-ordered-b0-5", marks=pytest.mark.slow),
     ],
@@ -407,6 +407,7 @@ def small_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(tmp_path: Path) -> None:
     make_run(tmp_path / "whole", "replay", tasks=2).go()
     full = make_run(tmp_path / "full", "replay", tasks=2)
@@ -422,6 +423,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(tmp_path: Path
     assert_same(outcome(tmp_path / "whole"), outcome(full.directory))
 
 
+@pytest.mark.slow
 def test_exemplars_of_a_dataset_without_a_name_are_the_same_after_a_stop(tmp_path: Path) -> None:
     """They are found again as pixels, whose rows are not those of the dataset."""
     known = load_digits()

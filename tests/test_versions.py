@@ -85,6 +85,7 @@ def test_a_version_that_is_gone_is_told(tmp_path: Path) -> None:
         current_version(tmp_path)
 
 
+@pytest.mark.slow
 def test_one_process_changes_it_at_a_time(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\nfrom drcil.models.versions import changing\n"
