@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +21,7 @@ from drcil.data.sources.imageset import ArraySource, Draw, Int64
 from drcil.errors import UserError
 from drcil.heads.cosine import CosineHead
 from drcil.learner import Learner
-from drcil.methods import METHODS
+from drcil.methods import METHODS, Architecture
 from drcil.methods.ranpac import held_out_images
 from drcil.methods.resolve import resolve_settings
 from drcil.methods.ridge import RIDGES, RidgeSums, chosen_ridge, classifier_from
@@ -252,3 +253,16 @@ def test_they_learn_cifar100(method: str, data_dir: Path) -> None:
     for task in make_stream("cifar100-b0-10", data_dir=data_dir, image_size=8)[:2]:
         learner.learn(task)
         assert learner.evaluate(task.test) > 200 / task.total
+
+
+def test_a_random_backbone_is_told_of() -> None:
+    architecture = Architecture("resnet-digits", channels_in=1, image_size=8)
+    for name, frozen, told in (
+        ("simplecil", None, "the backbone is random and is trained on the first task alone"),
+        ("ranpac", "backbone", "the backbone is frozen with random weights"),
+        ("replay", "stages.0", "'stages.0' and what comes before it are frozen with random weights"),
+        ("replay", None, None),
+    ):
+        spec = METHODS[name]
+        method = spec.build(resolve_settings(spec, "digits", {}), replace(architecture, frozen=frozen))
+        assert [told in caution for caution in method.cautions()] == ([True] if told else [])

@@ -198,9 +198,8 @@ class Learner:
     def _begin(self, task: Task, shape: ImageShape) -> Model:
         """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
         self._model = new_model(self._options, task.spec, shape, task.budget, task.stream)
-        misfits = self._model.method.misfits()
-        if misfits:
-            warnings.warn(misfits, stacklevel=3)
+        for caution in self._model.method.cautions():
+            warnings.warn(caution, stacklevel=3)
         return self._model
 
     def _learn(self, task: Task, model: Model) -> None:

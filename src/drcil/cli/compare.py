@@ -80,7 +80,7 @@ def compare(
     from ..suites.entries import at_hand, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
     from ..suites.reuse import present_settings
-    from .training import load, warn_of_random_features
+    from .training import load
 
     require_once(methods)
     shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
@@ -128,7 +128,6 @@ def compare(
         require_tasks(first[0], stream_now)
         for one in first:
             require_part(one, stream_now)
-    warn_of_random_features(first[0])
     with open_folder(place, question):
         named = zip(methods * seeds, (share_cores(one, jobs) for one in chosen), strict=True)
         entries = plan_entries(list(named), (out or Path()) / RUNS, present)

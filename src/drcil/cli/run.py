@@ -85,7 +85,7 @@ def run(
 ) -> None:
     """Learn a stream with a method, in a new run directory."""
     from ..runs.begin import begin_run
-    from .training import make_plan, train, warn_of_random_features
+    from .training import make_plan, train
 
     options.require_pipeline(method, head, remedy)
     chosen = options.chosen_settings(
@@ -116,5 +116,4 @@ def run(
         listener=listener,
     )
     plan = make_plan(chosen)
-    warn_of_random_features(chosen)
     train(begin_run(chosen, out, plan, warn), plan, json=json, quiet=quiet)

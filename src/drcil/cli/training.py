@@ -11,7 +11,6 @@ from rich.console import Console
 
 from ..data.datasets.check import skipped_files
 from ..errors import Interrupted
-from ..nets.freezing import WHOLE
 from ..plugins import named_plugins
 from ..process import configure
 from ..report.plots import plot_curve
@@ -37,13 +36,6 @@ def load(settings: RunSettings) -> Stream:
         files = "1 unreadable file" if len(skipped) == 1 else f"{len(skipped)} unreadable files"
         warn(f"{files} skipped: {', '.join(skipped[:_NAMED_FILES])}{more}")
     return stream
-
-
-def warn_of_random_features(settings: RunSettings) -> None:
-    """Say it where a backbone is frozen that nobody has trained."""
-    if settings.freeze is not None and settings.weights is None:
-        what = "the backbone is" if settings.freeze == WHOLE else f"'{settings.freeze}' and what comes before it are"
-        warn(f"{what} frozen with random weights")
 
 
 def make_plan(settings: RunSettings) -> Plan:

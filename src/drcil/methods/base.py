@@ -17,7 +17,7 @@ from ..nets.build import backbone_for
 from ..nets.expanded import members_of
 from ..nets.features import Backbone, Family, family_of
 from ..nets.fitting import misfits, start_from
-from ..nets.freezing import freeze
+from ..nets.freezing import WHOLE, freeze
 from ..nets.net import Net
 from ..nets.output import Readout
 from ..nets.weights import Weights
@@ -136,6 +136,15 @@ class Method(ABC):
         """What of the weights does not fit the backbone, in a sentence; empty: all of it fits, or there are none."""
         weights = self.architecture.weights
         return "" if weights is None else misfits(self.fresh_backbone, weights)
+
+    def cautions(self) -> list[str]:
+        """What a user should know before the first task is learnt, in sentences."""
+        own, unfit = self.architecture, self.misfits()
+        sentences = [unfit] if unfit else []
+        if own.frozen is not None and own.weights is None:
+            what = "the backbone is" if own.frozen == WHOLE else f"'{own.frozen}' and what comes before it are"
+            sentences.append(f"{what} frozen with random weights")
+        return sentences
 
     def begin(self, task: Task, head: Callable[[int], Head]) -> Net:
         """The net that task 1 trains: a fresh one, grown to the task's classes, and kept as the part ``net``."""

@@ -34,6 +34,13 @@ class OnePassMethod(Method):
     memory = "0"
     reads_logits = False
 
+    def cautions(self) -> list[str]:
+        own = self.architecture
+        if own.weights is not None or own.frozen == WHOLE:
+            return super().cautions()
+        said = "the backbone is random and is trained on the first task alone; pretrained weights do better"
+        return [*super().cautions(), said]
+
     @abstractmethod
     def new_head(self, channels: int) -> Head:
         """The head, without a class yet."""

@@ -5,6 +5,8 @@ This is RanPAC without its optional first stage, which adapts the backbone.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -46,16 +48,16 @@ class Ranpac(OnePassMethod):
         """Add the images to the sums; W = (G + λ I)⁻¹ Q from the sums over all images ever seen."""
         own, head = self.settings, self.net.head
         assert isinstance(head, ProjectedHead)
-        vectors = projected(features, head.projection.cpu())
+        project = partial(projected, projection=head.projection.cpu())
         if not own.ridge:
             held_out = held_out_images(labels, own.held_share)
             fitted, held = self._sums(FITTED), self._sums(HELD)
-            fitted.add(vectors[~held_out], labels[~held_out])
-            held.add(vectors[held_out], labels[held_out])
+            fitted.add(features[~held_out], labels[~held_out], project)
+            held.add(features[held_out], labels[held_out], project)
             ridge, sums = chosen_ridge(fitted, held), fitted.joined(held)
         else:
             ridge, sums = own.ridge, self._sums(FITTED)
-            sums.add(vectors, labels)
+            sums.add(features, labels, project)
         solution = classifier_from(sums, ridge)
         if solution is None:
             raise UserError(

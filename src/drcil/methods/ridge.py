@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,15 +33,15 @@ class RidgeSums(nn.Module):
         """Make room for classes; the columns of old ones are kept bit for bit."""
         self.moments = nn.Buffer(torch.cat([self.moments, self.moments.new_zeros(self.width, new_classes)], dim=1))
 
-    def add(self, vectors: Tensor, labels: Tensor) -> None:
-        """Take in images by their vectors (N, width)."""
+    def add(self, features: Tensor, labels: Tensor, project: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
+        """Take in images by their features, which ``project`` makes vectors (n, width), some of them at a time."""
         products = self.products()
-        for some, own in zip(torch.split(vectors, _ROWS), torch.split(labels, _ROWS), strict=True):
-            rows = some.double()
+        for some, own in zip(torch.split(features, _ROWS), torch.split(labels, _ROWS), strict=True):
+            rows = project(some).double()
             products.addmm_(rows.T, rows)
             self.moments.index_add_(1, own, rows.T)
         self.triangle.copy_(products[_lower(self.width)])
-        self.count.add_(len(vectors))
+        self.count.add_(len(features))
 
     def products(self) -> Tensor:
         """G, (width, width)."""

@@ -40,12 +40,11 @@ def begin_run(
     """A new run; nothing that is already there is touched.
 
     Whatever would end the run once its directory exists is found out first, by planning it; ``plan``: it was planned.
-    ``told`` hears what of the weights it starts from does not fit.
+    ``told`` hears what a user should know of it before it begins.
     """
     stream = (plan or plan_run(settings)).stream
-    misfits = fresh_model(settings, stream).method.misfits()
-    if misfits:
-        told(misfits)
+    for caution in fresh_model(settings, stream).method.cautions():
+        told(caution)
     plugins = dict.fromkeys([*named_plugins(), *plugins_of(settings, stream)])
     settings = settings.model_copy(update={"plugins": tuple(plugins)})
     run = Run(unused(RUNS / settings.name) if directory is None else directory, settings)
