@@ -259,7 +259,8 @@ def test_the_reference_has_the_gradients_of_the_stage(fusion: Fusion) -> None:
     ours = as_net(stage.net).backbone.get_submodule(stem).weight.grad
     reference = plain.student.conv.weight.grad
     assert reference is not None
-    assert torch.allclose(ours, reference, rtol=1e-3, atol=1e-5)
+    # By the size of the largest: what is nearly zero is a sum of terms that are not.
+    assert torch.allclose(ours, reference, rtol=1e-3, atol=1e-4 * float(reference.abs().max()))
 
 
 def test_the_reference_augments_as_the_engine_does(scene: Scene) -> None:
