@@ -250,6 +250,8 @@ def test_the_reference_has_the_gradients_of_the_stage(fusion: Fusion) -> None:
     images, labels = some_batch(stage)
     stage.net.train()
     plain.student.train()
+    for net in (plain.previous, plain.adapted):
+        net.eval()
     with torch.no_grad():
         teachers = {name: net.eval()(images) for name, net in stage.teachers.items()}
     terms = stage.objective(stage.net(images), teachers, Batch(labels, torch.arange(len(labels))))
