@@ -28,7 +28,7 @@ KEYS = {
 """What ``result.json`` must have."""
 
 
-COMBINED = ("lucir", "podnet", "maf", "mafdrc", "mecdrc", "replay", "finetune", "wa", "bic", "der", "foster", "dytox")
+COMBINED = ("lucir", "podnet", "mafdrc", "mecdrc", "bic", "foster", "dytox")
 
 
 SIMPLE = ("finetune", "joint", "mdt", "maf-vit", "mafdrc-vit")
