@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from drcil.data.datasets import digits
 from drcil.data.sources.imageset import ArraySource, ImageSet
+from drcil.heads.base import Logits
 from drcil.inference.bank import FeatureBank
 from drcil.inference.frozen import frozen_readouts
 from drcil.inference.inference import Inference
+from drcil.nets.features import Features
 from drcil.nets.output import Output, Readout
 from small_engine import (
     FEW,
@@ -93,3 +95,22 @@ class TestFeatureBank:
                 images = ImageSet(sources[0], np.array(alone), np.zeros(len(alone), dtype=np.int64))
                 assert bank(images).flatten().tolist() == alone
         assert sorted(seen) == sorted({row for rows in requests for row in rows})
+
+
+def test_large_images_go_through_a_few_at_a_time() -> None:
+    """On a CPU; and never more than was asked for."""
+    seen: list[int] = []
+
+    class Watch(nn.Module):
+        def forward(self, images: torch.Tensor) -> Output:
+            seen.append(len(images))
+            vectors = images.flatten(1)[:, :1]
+            return Output(Logits(fused=vectors), Features((), vectors[:, None], vectors))
+
+    for size, batch, expected in ((224, 500, [41, 41, 8]), (224, 30, [30, 30, 30]), (8, 500, [90])):
+        images = ArraySource(torch.zeros(90, 1, size, size, dtype=torch.uint8))
+        rows = np.arange(90)
+        inference = Inference(torch.device("cpu"), (0.5,), (0.5,), batch=batch, workers=0)
+        seen.clear()
+        inference.outputs(Watch(), ImageSet(images, rows, rows), lambda output: (output.logits.fused,))
+        assert seen == expected

@@ -22,6 +22,8 @@ from .device import require_precision
 from .frozen import frozen_copy
 from .ranking import Ranking, best_classes
 
+_PIXELS, _FEWEST = 2**21, 16
+"""Of the images that go through a net together on a CPU."""
 _HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
@@ -75,7 +77,7 @@ class Inference:
         """What ``read`` takes from the net's outputs for the test view; joined over batches, on the CPU."""
         if not len(images):
             raise ValueError("there are no images to look at")
-        pieces = cut(np.arange(len(images), dtype=np.int64), self.batch)
+        pieces = cut(np.arange(len(images), dtype=np.int64), self._at_once(images.source.size))
         parts: list[list[Tensor]] = []
         with torch.inference_mode():
             for pixels in self.reader(images).read(pieces):
@@ -83,6 +85,14 @@ class Inference:
                 parts.append([tensor.cpu() for tensor in read(output)])
         # Outside of that mode, so that they are ordinary tensors.
         return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    def _at_once(self, size: int) -> int:
+        """How many images of this size go through a net together: as many as were asked for, but few large ones.
+
+        On a CPU maps that do not fit its caches cost more than they save: 41 images of 224 pixels are faster than 500,
+        in a fifth of the memory.
+        """
+        return min(self.batch, max(_FEWEST, _PIXELS // size**2)) if self.device.type == "cpu" else self.batch
 
     def reader(self, images: ImageSet) -> Reader:
         """Reads these images batch by batch; those in memory from the device's own, where they are moved once."""
