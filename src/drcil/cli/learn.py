@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from ..train import Journal, Listener
 
 DEFAULT_METHOD = "mafdrc"
-_FIXED = (
-    "method",
-    "backbone",
-    "weights",
-    "pretrained",
-    "freeze",
-    "memory",
-    "image_size",
-    "augment",
-    "seed",
-    "settings",
-)
-"""What a model has from its beginning."""
 
 
 def learn(
@@ -157,12 +144,10 @@ def _new_learner(given: dict[str, Any], engine: dict[str, Any]) -> Learner:
 
 def _require_unchanged(model: Path, given: dict[str, Any]) -> None:
     """What a model began with it keeps."""
-    for name in _FIXED:
-        if given[name] is not None:
+    for name, value in given.items():
+        if value is not None:
             option = "--set" if name == "settings" else f"--{name.replace('_', '-')}"
             raise UserError(f"{option} is for a model that begins, and {model} has learnt already; omit it")
-    if given["epochs_scale"] is not None:
-        raise UserError(f"--epochs-scale is for a model that begins, and {model} has learnt already; omit it")
 
 
 def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:

@@ -35,7 +35,9 @@ def predict(
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGE|FOLDER|-...", help="Image files; folders of them; '-': a list of paths from standard input."
+            metavar="IMAGE|FOLDER|-...",
+            help="Image files; folders of them; '-': a list of paths from standard input.",
+            callback=usable,
         ),
     ],
     top: Annotated[int, typer.Option(help="Classes per image.", callback=within(TOP))] = 1,
