@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
 from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
@@ -36,9 +34,8 @@ from .streams.budget import Budget
 from .streams.memory import Memory
 from .streams.next_task import require_next
 from .streams.stream import Task
-from .train import EngineSettings, Journal, Listener, TrainingEngine
+from .train import EngineSettings, Journal, Listener, TrainingEngine, engine_settings
 from .train.events import silence
-from .validation import explain
 
 
 class Learner:
@@ -292,13 +289,3 @@ class Learner:
 def load_learner(path: str | Path, data_dir: Path | None = None, **engine: Any) -> Learner:
     """A learner as it was saved. It predicts at once; to learn on, data its memory refers to must be at hand."""
     return Learner.of(read_model(path, data_dir), engine_settings(engine))
-
-
-def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
-    """Engine settings from keyword arguments, with errors for people."""
-    if "threads" in given:
-        raise UserError("'threads' applies to the whole process; call drcil.configure(threads=…)")
-    try:
-        return EngineSettings(**given)
-    except ValidationError as error:
-        raise UserError(f"invalid engine option: {explain(error)}") from None

@@ -85,12 +85,12 @@ def learn(
 ) -> None:
     """Teach a model the new classes of a folder. The same command goes on where it was stopped."""
     from ..arguments import one_of
-    from ..learner import engine_settings
     from ..models.versions import is_versioned
     from ..process import configure
     from ..report.progress import showing as show
     from ..teaching.learn import Known
     from ..teaching.learn import learn as teach
+    from ..train import engine_settings
 
     one_of("--known", known, get_args(Known))
     given: dict[str, Any] = {

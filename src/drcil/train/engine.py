@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor, nn
 
 from ..data.augment import Augment
@@ -27,6 +27,7 @@ from ..keys import randomness
 from ..limits import BATCH, EVERY, WORKERS, DeviceName, Precision, machine_memory
 from ..nets.output import Readout
 from ..stages import Stage
+from ..validation import explain
 from .events import Listener, StageDone, silence
 from .kept import KeptFeatures
 from .optimizers import is_idle, trained_parameters
@@ -81,6 +82,16 @@ class EngineSettings(BaseModel):
             batch=self.inference_batch,
             cache=PictureCache(self.cache) if self.cache else None,
         )
+
+
+def engine_settings(given: Mapping[str, Any]) -> EngineSettings:
+    """Engine settings from keyword arguments, with errors for people."""
+    if "threads" in given:
+        raise UserError("'threads' applies to the whole process; call drcil.configure(threads=…)")
+    try:
+        return EngineSettings(**given)
+    except ValidationError as error:
+        raise UserError(f"invalid engine option: {explain(error)}") from None
 
 
 class TrainingEngine:
