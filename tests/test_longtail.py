@@ -218,6 +218,7 @@ def test_a_name_says_the_tail() -> None:
         ("digits-lt0.5-ordered-b0-5", "must be a number from 1 to 999999999, such as 50 in 'lt50-ordered', not '0.5'"),
         ("digits-lt0-shuffled-b0-5", "must be a number from 1 to"),
         ("digits-lt1.2.3-shuffled-b0-5", "must be a number from 1 to"),
+        ("digits-ltx-shuffled-b0-5", "must be a number from 1 to"),
         ("folder:x-lt0-shuffled-b0-5", "must be a number from 1 to"),
         ("digits-lt-sorted-b0-5", "'digits-lt-ordered' or '-shuffled', not 'sorted'"),
         ("digits-lt50-b0-5", "'digits-lt50-ordered' or '-shuffled'$"),

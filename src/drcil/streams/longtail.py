@@ -30,7 +30,7 @@ from ..errors import UserError, shortened
 RATIO = 100.0
 MEMORY = "20/class"
 Scenario = Literal["ordered", "shuffled"]
-_TAIL = re.compile(r"(?P<dataset>.+)-lt(?P<ratio>[0-9.]*)(?:-(?P<scenario>[^-/]*))?", re.DOTALL)
+_TAIL = re.compile(r"(?P<dataset>.+)-lt(?P<ratio>[^-/]*)(?:-(?P<scenario>[^-/]*))?", re.DOTALL)
 _RATIO = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _IMAGES: dict[str, dict[str, Any]] = {
     "cifar": {"augment": "resized", "mean": (0.5071, 0.4866, 0.4409), "std": (0.2009, 0.1984, 0.2023)},
@@ -98,11 +98,15 @@ class LongTail:
 def split_tail(name: str) -> tuple[str, LongTail | None]:
     """The dataset and the long tail that a name stands for: ``cifar100-lt-shuffled``, ``folder:PATH-lt50-ordered``.
 
-    A path may end in any word: only the two scenarios are read as such. With a slash behind it they are not, either.
+    A path may end in any word: only a number and one of the two scenarios are read as such, and not with a slash behind
+    them. Elsewhere one of the two will do to see what is meant, and what is wrong with the other.
     """
     match = _TAIL.fullmatch(name)
     known: tuple[Scenario, ...] = get_args(Scenario)
-    if match is None or (":" in name and match["scenario"] not in known) or (":" not in name and name in DATASETS):
+    if match is None or (":" not in name and name in DATASETS):
+        return name, None
+    numbered, arranged = not match["ratio"].strip("0123456789."), match["scenario"] in known
+    if not (numbered and arranged if ":" in name else numbered or arranged):
         return name, None
     if match["scenario"] not in known:
         raise UserError(
