@@ -26,6 +26,7 @@ from .learn import learn
 from .list import list_known
 from .options import Plugin
 from .output import warn
+from .paper import paper
 from .predict import predict
 from .resume import resume
 from .run import run
@@ -77,6 +78,7 @@ app.command()(rename)
 app.command()(undo)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
+app.command()(paper)
 app.add_typer(data, name="data")
 
 
