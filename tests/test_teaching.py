@@ -80,7 +80,7 @@ def test_classes_that_it_knows_are_refused_or_left_out(
     code = main(["learn", str(model), str(mixed), "--known", known, *SMALL, "--json", "--quiet"])
     out, err = capsys.readouterr()
     if known == "refuse":
-        assert code == 2 and "already; leave known classes out with --known skip" in err
+        assert code == 2 and "already; --known skip leaves known classes out" in err
         assert current_version(model) == before
     else:
         assert code == 0 and json.loads(out)["new"] == sorted(STREAM[2].classes)

@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
-from .data.sources.imageset import ArraySource, ImageSet, ImageShape, copied, empty_like
+from .data.sources.imageset import ImageSet, ImageShape
 from .errors import UserError, unknown
-from .inference.bank import FeatureBank
 from .inference.inference import Inference
 from .inference.ranking import Ranking
 from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
@@ -25,9 +24,11 @@ from .methods import Method
 from .methods.rehearsal import StageWork, rehearse_next
 from .models.directory import read_model, save_model
 from .models.holding import change, joined, usage_after
+from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
-from .models.own_task import own_task
+from .models.own_task import More, more_images, own_task
 from .models.predictor import Prediction, Predictor
+from .models.usage import Kind
 from .nets.output import Readout
 from .nets.pretrained import named_weights
 from .streams.budget import Budget
@@ -172,25 +173,60 @@ class Learner:
         require_next(task, self.sizes, self.classes, shape)
         with self._all_or_nothing():
             started, model = time.monotonic(), self._model or self._begin(task, shape)
-            self._learn(task, model)
+            with self.engine.task(task.number, task.test, task.validation):
+                learn_task(model, task, self.engine)
             self._predictor = None
             if task.stream is None:
-                model.held.images = joined(model.held.images, task.validation)
-                model.usage = usage_after(task, model, self.predictor(), time.monotonic() - started)
-                self._predictor = None
+                self._measure(task.new, task.validation, "learn", task.classes, started)
+
+    def refresh(self, images: Any, labels: Any = None, *, validation: float = 0.0) -> None:
+        """Learn more images of classes that are known already, in any form that ``learn`` takes.
+
+        The memory chooses its exemplars again among those it has and the new images, and the classifier is balanced on
+        it; ``simplecil`` and ``ranpac`` add the images to their sums. What is an exemplar or held out already is left
+        out.
+        """
+        self._require_learnt("refresh")
+        model = self.model
+        model.require_refreshable()
+        more = images if isinstance(images, More) else self.more_images(images, labels, validation)
+        if not len(more.images):
+            raise UserError("there is nothing to refresh with: the model keeps all of these images already")
+        with self._all_or_nothing():
+            started = time.monotonic()
+            with self.engine.task(len(model.sizes), validation=more.held):
+                learn_more(model, more.images, self.engine)
+            self._predictor = None
+            self._measure(more.images, more.held, "refresh", more.classes(model.classes), started)
+
+    def _measure(
+        self, learnt: ImageSet, held: ImageSet | None, what: Kind, classes: Sequence[str], started: float
+    ) -> None:
+        """Note what was done, and what the images that are held out say of it."""
+        model = self.model
+        model.held.images = joined(model.held.images, held)
+        done = change(what, classes, len(learnt), time.monotonic() - started)
+        model.usage = usage_after(model, self.predictor(), learnt, done)
+        self._predictor = None
 
     def own_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:
         """A user's own images as the task to learn next, as ``learn`` takes them."""
         options = replace(self._options, seed=self._model.seed) if self._model else self._options
         return own_task(images, labels, self._model, options, self._image_size, validation)
 
-    def forecast(self, task: Task) -> list[StageWork]:
-        """The stages that learning a task will train."""
+    def more_images(self, images: Any, labels: Any = None, validation: float = 0.0) -> More:
+        """A user's own images of known classes, as ``refresh`` takes them."""
+        return more_images(images, labels, self.model, number("validation", validation, VALIDATION))
+
+    def forecast(self, task: Task | None, more: More | None = None) -> list[StageWork]:
+        """The stages that learning a task, and then more images of known classes, will train."""
         model = self._model
         if model is None:
+            assert task is not None
             shape = ImageShape.of(task.new.source)
             model = new_model(self._options, task.spec, shape, task.budget, task.stream)
-        return rehearse_next(model.method, model.memory, task)
+        images = more.images if more else None
+        return rehearse_next(model.method, model.memory, task, images, len(model.classes))
 
     def _begin(self, task: Task, shape: ImageShape) -> Model:
         """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
@@ -198,21 +234,6 @@ class Learner:
         for caution in self._model.method.cautions():
             warnings.warn(caution, stacklevel=3)
         return self._model
-
-    def _learn(self, task: Task, model: Model) -> None:
-        model.require_exemplars(task.total)
-        kept = model.memory.images
-        task = replace(task, memory=empty_like(task.new) if kept is None else kept, budget=model.memory.budget)
-        with self.engine.task(task.number, task.test, task.validation):
-            model.method.learn(task, self.engine)
-            net = model.method.herding_net()
-            bank = FeatureBank(lambda images: self.engine.features(net, images))
-            model.memory.update(task.new, task.total, bank)
-            exemplars = model.memory.images or empty_like(task.new)
-            model.method.consolidate(exemplars, bank)
-            # Otherwise a few exemplars would hold on to every image that was ever given.
-            model.memory.images = copied(exemplars, lambda source: isinstance(source, ArraySource) and source.embedded)
-        model.sizes, model.classes = task.sizes, (*model.classes, *task.classes)
 
     def rename(self, old: str, new: str) -> None:
         """Call a class by another name; nothing else changes."""

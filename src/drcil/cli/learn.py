@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -64,7 +64,9 @@ def learn(
     known: Annotated[
         str,
         typer.Option(
-            metavar="refuse|skip", help="What to do with classes that it knows already.", rich_help_panel=options.WHAT
+            metavar="refuse|skip|refresh",
+            help="What to do with images of classes that it knows already.",
+            rich_help_panel=options.WHAT,
         ),
     ] = "refuse",
     validation: Annotated[
@@ -83,7 +85,7 @@ def learn(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Teach a model the new classes of a folder. The same command goes on where it was stopped."""
+    """Teach a model what a folder has that is new to it. The same command goes on where it was stopped."""
     from ..arguments import one_of
     from ..models.versions import is_versioned
     from ..process import configure
@@ -126,7 +128,7 @@ def learn(
                 make,
                 engine_settings(engine),
                 validation=validation,
-                known=cast(Literal["refuse", "skip"], known),
+                known=cast(Known, known),
                 showing=showing,
             )
     except KeyboardInterrupt:
@@ -157,14 +159,15 @@ def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:
     model = lesson.model
     if json:
         usage = model.usage.model_dump(mode="json") if model.usage else None
-        print_json({"model": str(path), "new": list(lesson.new), "classes": list(model.classes), "usage": usage})
+        changed = {"new": list(lesson.new), "refreshed": list(lesson.refreshed)}
+        print_json({"model": str(path), **changed, "classes": list(model.classes), "usage": usage})
         return
     screen = console()
-    if not lesson.new:
-        screen.print("nothing new to learn: the model knows all classes of the folder", markup=False)
+    if not lesson.new and not lesson.refreshed:
+        screen.print("nothing new to learn: the model knows all that is in the folder", markup=False)
         return
     screen.print(_table(model))
-    screen.print(_summary(path, model, len(lesson.new)), markup=False, soft_wrap=True)
+    screen.print(_summary(path, lesson), markup=False, soft_wrap=True)
 
 
 def _table(model: Model) -> Table:
@@ -183,10 +186,12 @@ def _table(model: Model) -> Table:
     return table
 
 
-def _summary(path: Path, model: Model, new: int) -> str:
-    usage = model.usage
+def _summary(path: Path, lesson: Lesson) -> str:
+    usage = lesson.model.usage
     assert usage is not None
-    said = f"{path} knows {len(model.classes)} classes, {new} of them new"
+    counts = ((len(lesson.new), "new"), (len(lesson.refreshed), "refreshed"))
+    done = " and ".join(f"{count} of them {what}" for count, what in counts if count)
+    said = f"{path} knows {len(lesson.model.classes)} classes, {done}"
     if usage.calibration is None:
         return f"{said}; no images were held out, so that its accuracy is not known and it is not calibrated"
     own = usage.calibration

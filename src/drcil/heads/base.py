@@ -68,6 +68,10 @@ class Head(nn.Module, ABC):
             raise LookupError(f"{type(self).__name__} is not registered in HEADS")
         return {"name": name, "channels": self.channels, "options": self.options(), "tasks": list(self.tasks)}
 
+    def class_parameters(self) -> list[nn.Parameter]:
+        """What is trained where classes are only balanced: the layer ``classifier``, or all of a head without one."""
+        return list(getattr(self, "classifier", self).parameters())
+
     def frozen_parameters(self) -> int:
         """How many learnt numbers it keeps outside its parameters, where no optimiser reaches them."""
         return 0

@@ -57,6 +57,9 @@ class ScaledHead(Head):
     def options(self) -> dict[str, Any]:
         return {"head": self.head.describe()}
 
+    def class_parameters(self) -> list[nn.Parameter]:
+        return self.head.class_parameters()
+
     def frozen_parameters(self) -> int:
         return self.head.frozen_parameters()
 

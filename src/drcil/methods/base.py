@@ -25,6 +25,7 @@ from ..stages import Engine, Stage
 from ..streams.stream import Task
 from .objectives import cross_entropy
 from .parts import Part, build_part
+from .refreshing import balancing
 from .settings import AnySettings
 
 
@@ -70,6 +71,10 @@ class Method(ABC):
     """Whether the leading readout is the logits of ``net``, which add-ons such as ``two-stage`` build on."""
     memory: ClassVar[str | None] = None
     """A budget that the method's definition demands, whatever the protocol says (``"0"``, ``"all"``)."""
+    adds_up: ClassVar[bool] = False
+    """Whether more images of a known class are added to what it keeps of all images, so that ``refresh`` can do without
+    exemplars.
+    """
 
     def __init__(self, settings: AnySettings, architecture: Architecture) -> None:
         self.settings = settings
@@ -100,6 +105,21 @@ class Method(ABC):
 
     def consolidate(self, exemplars: ImageSet, features: Callable[[ImageSet], Tensor]) -> None:
         """Called when the memory holds the task's exemplars; ``features`` are the herding net's, computed once."""
+
+    def refresh(self, images: ImageSet, exemplars: ImageSet, engine: Engine) -> None:
+        """Learn more of classes that it knows; ``consolidate`` follows.
+
+        ``images``: the new ones; ``exemplars``: of all classes, chosen again where there are new images. Here the
+        classifier of every net that a readout reads is balanced on the exemplars.
+        """
+        nets = {id(readout.net): readout.net for readout in self.readouts().values()}
+        for net in nets.values():
+            if isinstance(net, Net):
+                engine.fit(self.refresh_stage(net, exemplars))
+
+    def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
+        """The stage that balances the classifier of a net on exemplars of all classes."""
+        return balancing(net, exemplars, self.settings.schedules())
 
     def readouts(self) -> Mapping[str, Readout]:
         """The ways to read class scores; the first leads."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from pydantic import Field
 from torch import nn
 
+from ..data.sources.imageset import ImageSet
 from ..heads.base import Head
 from ..heads.per_task import PerTaskHead
+from ..nets.net import Net
 from ..nets.output import Output
 from ..nets.task_attention import TaskNet
 from ..objectives import binary_cross_entropy, class_shares, kl_distillation
@@ -87,6 +90,9 @@ class Dytox(Method):
             groups = [all_but({*encoder.parameters()}, net)]
             data = balanced_set(net, task, engine)
             engine.fit(Stage("finetuning", net, data, classification, own.finetuning, groups=groups, frozen=[encoder]))
+
+    def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
+        return replace(super().refresh_stage(net, exemplars), objective=classification)
 
     def _sampler(self) -> Sampler:
         return shuffle if self.settings.repeats == 1 else partial(repeated, repeats=self.settings.repeats)

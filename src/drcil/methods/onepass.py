@@ -10,6 +10,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from ..data.sources.imageset import ImageSet
 from ..heads.base import Head
 from ..heads.linear import LinearHead
 from ..nets.freezing import WHOLE
@@ -32,6 +33,7 @@ class OnePassMethod(Method):
 
     settings: OnePassSettings
     memory = "0"
+    adds_up = True
     reads_logits = False
 
     def cautions(self) -> list[str]:
@@ -47,7 +49,7 @@ class OnePassMethod(Method):
 
     @abstractmethod
     def take_in(self, features: Tensor, labels: Tensor) -> None:
-        """Learn the newest classes, for which the head has room, from vectors (N, channels) of all their images."""
+        """Learn from vectors (N, channels) of images: all of the newest classes, or more of known ones."""
 
     def learn(self, task: Task, engine: Engine) -> None:
         if task.number == 1:
@@ -58,6 +60,11 @@ class OnePassMethod(Method):
             self.net.head.grow(len(task.classes))
         if not engine.rehearsing:
             self.take_in(engine.features(self.net, task.new), torch.from_numpy(task.new.labels))
+
+    def refresh(self, images: ImageSet, exemplars: ImageSet, engine: Engine) -> None:
+        """Add the images to the statistics, as if they had been there when their classes were learnt."""
+        if not engine.rehearsing:
+            self.take_in(engine.features(self.net, images), torch.from_numpy(images.labels))
 
     def _train(self, net: Net, task: Task, engine: Engine) -> None:
         """The backbone under a plain classifier, which is not needed afterwards."""

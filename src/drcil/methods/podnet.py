@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -87,6 +88,9 @@ class Podnet(CosineMethod):
         groups = self.all_but_old_rows()
         maps = bool(own.spatial)
         engine.fit(Stage(stage, self.net, data, objective, schedule, teachers=teachers, groups=groups, reads_maps=maps))
+
+    def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
+        return replace(super().refresh_stage(net, exemplars), objective=self._classification)
 
     def _classification(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
         """L_NCA: the whole objective of task 1."""

@@ -78,13 +78,19 @@ def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list
     return work
 
 
-def rehearse_next(method: Method, memory: Memory, task: Task) -> list[StageWork]:
-    """The stages of one more task; the method and its memory stay as they are. Empty, if they cannot be foretold."""
+def rehearse_next(
+    method: Method, memory: Memory, task: Task | None, more: ImageSet | None = None, classes: int = 0
+) -> list[StageWork]:
+    """The stages of one more task, if there is one, and then of more images of so many known classes.
+
+    The method and its memory stay as they are. Empty, if it cannot be foretold.
+    """
     again, kept = copy.deepcopy(method), Memory(memory.budget)
     kept.images, again.reads_weights = memory.images, False
     with randomness("rehearsal"):
         try:
-            return _rehearsed(again, kept, task)
+            stages = _rehearsed(again, kept, task) if task else []
+            return stages + (_refreshed(again, kept, more, task.total if task else classes) if more else [])
         except UserError:
             raise
         except Exception:
@@ -95,10 +101,22 @@ def _rehearsed(method: Method, memory: Memory, task: Task) -> list[StageWork]:
     """The stages of one task; the memory then holds as many exemplars as it will."""
     engine = RehearsalEngine()
     method.learn(replace(task, memory=memory.images or empty_like(task.new), budget=memory.budget), engine)
-    # Which images are kept makes no difference to how many there are.
-    memory.update(task.new, task.total, lambda images: torch.ones(1, 1).expand(len(images), 1))
+    memory.update(task.new, task.total, _all_alike)
     method.consolidate(memory.images or empty_like(task.new), partial(engine.features, method.herding_net()))
     return engine.stages
+
+
+def _refreshed(method: Method, memory: Memory, more: ImageSet, classes: int) -> list[StageWork]:
+    """The stages of more images of known classes."""
+    engine = RehearsalEngine()
+    memory.refresh(more, classes, _all_alike)
+    method.refresh(more, memory.images or empty_like(more), engine)
+    return engine.stages
+
+
+def _all_alike(images: ImageSet) -> Tensor:
+    """Features for a memory: which images are kept makes no difference to how many there are."""
+    return torch.ones(1, 1).expand(len(images), 1)
 
 
 def stage_names(spec: MethodSpec) -> list[str]:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
 from ..heads.base import Head
 from ..heads.cosine import CosineHead
 from .onepass import OnePassMethod, OnePassSettings
+from .parts import PARTS
 from .spec import method
+
+COUNTS = "counts"
+
+
+class ClassCounts(nn.Module):
+    """How many images each class was learnt from."""
+
+    def __init__(self, classes: int = 0) -> None:
+        super().__init__()
+        self.values = nn.Buffer(torch.zeros(classes, dtype=torch.int64))
+
+    def grow(self, new_classes: int) -> None:
+        """Make room for classes that nothing was learnt of yet."""
+        self.values = nn.Buffer(torch.cat([self.values, self.values.new_zeros(new_classes)]))
+
+    def describe(self) -> dict[str, Any]:
+        return {"part": "class-counts", "classes": len(self.values)}
+
+
+@PARTS.register("class-counts")
+def _class_counts(description: dict[str, Any]) -> ClassCounts:
+    return ClassCounts(description["classes"])
 
 
 @method(
@@ -28,10 +54,22 @@ class SimpleCil(OnePassMethod):
 
     @torch.no_grad()
     def take_in(self, features: Tensor, labels: Tensor) -> None:
-        """w_c = mean of the features of class c; rows of old classes stay what they are."""
-        head = self.net.head
+        """w_c = mean of the features of class c: with n images before and m now, (n w_c + Σ f) / (n + m).
+
+        Rows of all other classes stay what they are.
+        """
+        head, counts = self.net.head, self.parts.setdefault(COUNTS, ClassCounts())
         assert isinstance(head, CosineHead)
-        new = len(head.new_rows)
-        own = labels - (head.classes - new)
-        sums = torch.zeros(new, features.shape[1], dtype=torch.float64).index_add_(0, own, features.double())
-        head.new_rows.copy_((sums / torch.bincount(own, minlength=new)[:, None])[:, None])
+        assert isinstance(counts, ClassCounts)
+        old, classes = len(head.old_rows), head.classes
+        counts.grow(classes - len(counts.values))
+        before, now = counts.values, torch.bincount(labels, minlength=classes)
+        given = torch.nonzero(now).flatten()
+        if not before[given[given < old]].all():
+            raise UserError("the model does not know how many images its class means are of, so none can be added")
+        sums = torch.zeros(classes, features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double())
+        known = before[:, None] * head.rows()[:, 0].cpu().double()
+        means = (known + sums) / (before + now).clamp(min=1)[:, None]
+        for rows, own, first in ((head.old_rows, given[given < old], 0), (head.new_rows, given[given >= old], old)):
+            rows[own.to(rows.device) - first, 0] = means[own].to(rows)
+        before.add_(now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -106,6 +107,10 @@ class TwoStage(Method):
                 hooks=[OldRowsStay(rows)],
             )
         )
+
+    def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
+        """Against the loss of the second stage, whatever the method's own is."""
+        return replace(super().refresh_stage(net, exemplars), objective=cross_entropy)
 
     def _learn_nothing(self, task: Task, engine: Engine) -> None:
         """The method's own steps without its training: the head grows, new rows start where it lets them start."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 from torch import nn
 
+from ..data.sources.imageset import ImageSet
 from ..heads import LinearHead
+from ..nets.net import Net
 from ..objectives import class_shares
 from ..schedules import Schedule
 from ..stages import Engine, Moment, Stage, StepHook
@@ -66,6 +69,9 @@ class Wa(Method):
         data, teachers = task.new.join(task.memory), {"previous": previous}
         engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
         align_weights(classifier_of(net), task.old)
+
+    def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
+        return replace(super().refresh_stage(net, exemplars), hooks=self._hooks())
 
     def _hooks(self) -> list[StepHook]:
         return [NonNegative(classifier_of(self.net))] if self.settings.nonnegative else []

@@ -11,7 +11,6 @@ import torch
 
 from ..data.sources.imageset import ImageSet
 from ..keys import derive
-from ..streams.stream import Task
 from .calibration import calibrate
 from .model import Model
 from .predictor import Predictor
@@ -62,18 +61,19 @@ def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:
     return one.join(other) if one and other else one or other
 
 
-def usage_after(task: Task, model: Model, predictor: Predictor, seconds: float) -> Usage:
-    """What a model knows of itself after it has learnt a task of a user's own images."""
+def usage_after(model: Model, predictor: Predictor, learnt: ImageSet, done: Change) -> Usage:
+    """What a model knows of itself after it has learnt images of a user's own."""
     before = model.usage or Usage(images=(), held=(), accuracy=(), calibration=None, changes=())
     # Of classes that were not learnt in this way, but of a stream, the images are not counted.
-    images = (*before.images, *[0] * (task.old - len(before.images)))
+    images = learnt.counts(len(model.classes))
+    images[: len(before.images)] += np.array(before.images, dtype=np.int64)
     accuracy, held, calibration = measured(predictor, model.held.images)
     return Usage(
-        images=(*images, *task.new.counts(task.total)[task.old :].tolist()),
+        images=tuple(images.tolist()),
         held=held,
         accuracy=accuracy,
         calibration=calibration,
-        changes=(*before.changes, change("learn", task.classes, len(task.new), seconds)),
+        changes=(*before.changes, done),
     )
 
 

@@ -97,6 +97,15 @@ class Model:
                 f"each of {classes} classes; give a memory of at least {classes}"
             )
 
+    def require_refreshable(self) -> None:
+        """More images of a known class need exemplars of all the others, or sums to which they are added."""
+        budget = self.memory.budget
+        if not self.method.adds_up and budget.quota(len(self.classes)) == 0:
+            raise UserError(
+                f"'{self.name}' with a memory of '{budget}' has no exemplars to balance its classes by, so it cannot "
+                "learn more of a class that it knows; begin a model with a memory, or with 'simplecil' or 'ranpac'"
+            )
+
 
 def new_model(
     options: ModelOptions, data: DataSpec, shape: ImageShape, budget: Budget, stream: str | None = None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from ..data.labelled import Labelled, named_images
 from ..data.own import own_spec
-from ..data.sources.imageset import Source
+from ..data.sources.digests import digests
+from ..data.sources.imageset import ImageSet, Source
 from ..nets.features import preprocessing_of
 from ..streams.budget import Budget
-from ..streams.next_task import next_task
+from ..streams.next_task import known_images, next_task
 from ..streams.stream import Task
-from .holding import held_out
+from .holding import held_out, joined
 from .model import Model, ModelOptions
 
 
@@ -25,15 +29,46 @@ def own_task(
     A share for ``validation`` is held out of training.
     """
     found = _found(images, labels, model, options, image_size)
-    if found.skipped:
-        more = f" and {len(found.skipped) - 1} more" if len(found.skipped) > 1 else ""
-        warnings.warn(f"{found.skipped[0]}{more} cannot be read as an image and is left out", stacklevel=4)
+    _warn_of(found.skipped)
     spec = model.data if model else own_spec(found.images.source)
     held = held_out(found.images, found.classes, validation, options.seed)
     sizes, budget = model.sizes if model else (), Budget.parse(spec.memory)
     task = next_task(found.images.subset(~held), found.classes, sizes, budget, spec)
     aside = found.images.subset(held)
     return replace(task, validation=aside.relabel(aside.labels + task.old) if len(aside) else None)
+
+
+@dataclass(frozen=True)
+class More:
+    """More images of classes that a model knows, labelled as it has them."""
+
+    images: ImageSet
+    held: ImageSet | None
+    """Those that are held out of training."""
+
+    def classes(self, known: Sequence[str]) -> tuple[str, ...]:
+        """The names of their classes, of those that are known."""
+        return tuple(known[label] for label in np.unique(self.images.labels).tolist())
+
+
+def more_images(images: Any, labels: Any, model: Model, validation: float) -> More:
+    """What is new of these images of known classes: what is neither an exemplar nor held out already."""
+    found = named_images(images, labels, model.shape.size, model.shape.channels)
+    _warn_of(found.skipped)
+    given = known_images(found.images, found.classes, model.classes)
+    kept = joined(model.memory.images, model.held.images)
+    if kept:
+        there = {one.tobytes() for one in digests(kept, embedded=True)}
+        given = given.subset(np.array([one.tobytes() not in there for one in digests(given, embedded=True)]))
+    held = held_out(given, model.classes, validation, model.seed)
+    aside = given.subset(held)
+    return More(given.subset(~held), aside if len(aside) else None)
+
+
+def _warn_of(skipped: Sequence[str]) -> None:
+    if skipped:
+        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        warnings.warn(f"{skipped[0]}{more} cannot be read as an image and is left out", stacklevel=5)
 
 
 def _found(images: Any, labels: Any, model: Model | None, options: ModelOptions, size: int | None) -> Labelled:

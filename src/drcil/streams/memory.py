@@ -58,6 +58,18 @@ class Memory(KeptImages):
             old, chosen = first_of_each_class(old, quota), herded(new, quota, features)
         self.images = old.join(chosen)
 
+    def refresh(self, more: ImageSet, total_classes: int, features: Callable[[ImageSet], Tensor]) -> None:
+        """Choose again for the classes of ``more`` images: from these and from the exemplars that the class has.
+
+        Other classes keep theirs. ``features`` as in ``update``.
+        """
+        old = empty_like(more) if self.images is None else self.images
+        again = np.isin(old.labels, more.labels)
+        candidates, quota = old.subset(again).join(more), self.budget.quota(total_classes)
+        chosen = candidates if quota is None else herded(candidates, quota, features)
+        images = old.subset(~again).join(chosen)
+        self.images = images.subset(np.argsort(images.labels, kind="stable"))
+
     @property
     def rows(self) -> Int64:
         """Which images of the source are kept."""

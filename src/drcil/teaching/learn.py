@@ -1,4 +1,4 @@
-"""Teaching a model the classes of a folder that it does not know yet.
+"""Teaching a model the classes of a folder: those that it does not know yet, and more of those that it knows.
 
 The model is a directory with versions. It is the old one until the new one is written, and then it is the new one. What
 is learnt meanwhile is kept beside it, so that the same command goes on where it was stopped.
@@ -17,12 +17,12 @@ from typing import Literal
 import numpy as np
 
 from ..data.labelled import Labelled, named_images
-from ..data.sources.imageset import ImageSet
 from ..disk import remove_directory, write_bytes
 from ..errors import UserError
 from ..learner import Learner
 from ..models.directory import read_model, write_model
 from ..models.model import Model
+from ..models.own_task import More
 from ..models.versions import LOCK, VERSIONS, add_version, changing, current_version, is_versioned
 from ..train import EngineSettings, Journal, Listener
 from ..train.events import Event
@@ -30,7 +30,7 @@ from .card import CARD, card
 
 LEARNING = "learning"
 """Where a model keeps what it is learning."""
-Known = Literal["refuse", "skip"]
+Known = Literal["refuse", "skip", "refresh"]
 Showing = Callable[[Sequence[Sequence[int]]], AbstractContextManager[Listener]]
 """Makes a listener for work that was planned: image-epochs by task and stage."""
 
@@ -41,6 +41,8 @@ class Lesson:
 
     model: Model
     new: tuple[str, ...]
+    refreshed: tuple[str, ...]
+    """Known classes of which it learnt more."""
     skipped: tuple[str, ...]
     """Files that cannot be read as images."""
 
@@ -55,28 +57,36 @@ def learn(
     known: Known,
     showing: Showing,
 ) -> Lesson:
-    """Teach the model at a path, which ``make`` makes if there is none, the new classes of a folder or a CSV."""
+    """Teach the model at a path, which ``make`` makes if there is none, what a folder or a CSV has that is new to it.
+
+    Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
+    """
     _require_place(path)
     with _leaving_nothing(path), changing(path):
         model = read_model(path) if is_versioned(path) else None
         view = (model.shape.size, model.shape.channels) if model else (None, None)
-        found = _new_classes(model.classes if model else (), named_images(place, None, *view), place, known)
-        if model and not found.classes:
-            return Lesson(model, (), found.skipped)
-        paths = [found.images.source.name(row) for row in found.images.rows.tolist()]
-        names = [found.classes[label] for label in found.images.labels.tolist()]
-        journal = Journal(path / LEARNING / _digest(path, found.images, names), engine.snapshot_seconds)
+        found = _considered(model.classes if model else (), named_images(place, None, *view), place, known)
+        journal = Journal(path / LEARNING / _digest(path, found), engine.snapshot_seconds)
         _forget_others(path, journal)
         relay = _Relay()
         learner = Learner.of(model, engine, relay, journal) if model else make(relay, journal)
-        task = learner.own_task(paths, names, validation)
-        work = [*([] for _ in learner.sizes), [stage.epochs * stage.images for stage in learner.forecast(task)]]
-        with showing(work) as listener:
+        new, old = _apart(found, learner.classes)
+        task = learner.own_task(*_files(new), validation) if new.classes else None
+        more = _more(learner, old, validation) if old.classes else None
+        if task is None and more is None:
+            assert model is not None
+            return Lesson(model, (), (), found.skipped)
+        work = [stage.epochs * stage.images for stage in learner.forecast(task, more)]
+        before = len(learner.sizes) - (task is None)
+        with showing([*([] for _ in range(before)), work]) as listener:
             relay.listener = listener
-            learner.learn(task)
+            if task is not None:
+                learner.learn(task)
+            if more is not None:
+                learner.refresh(more)
         add_version(path, lambda directory: write_version(learner, directory))
         remove_directory(path / LEARNING)
-    return Lesson(learner.model, found.classes, found.skipped)
+    return Lesson(learner.model, new.classes, more.classes(learner.classes) if more else (), found.skipped)
 
 
 @contextmanager
@@ -111,29 +121,50 @@ def _require_place(path: Path) -> None:
         )
 
 
-def _new_classes(learnt: Sequence[str], found: Labelled, place: Path, known: Known) -> Labelled:
-    """What is not among the classes learnt."""
+def _considered(learnt: Sequence[str], found: Labelled, place: Path, known: Known) -> Labelled:
+    """What is to be learnt: all of it, or what is not among the classes learnt."""
     old = [name for name in found.classes if name in learnt]
     if old and known == "refuse":
         more = f" and {len(old) - 1} more of its classes" if len(old) > 1 else ""
         raise UserError(
-            f"the model knows '{old[0]}'{more} of {place} already; leave known classes out with --known skip, or give "
-            "a folder of new classes"
+            f"the model knows '{old[0]}'{more} of {place} already; --known skip leaves known classes out, and "
+            "--known refresh learns more of them"
         )
-    new = tuple(name for name in found.classes if name not in old)
-    numbers = np.array([new.index(name) if name in new else -1 for name in found.classes], dtype=np.int64)
+    return found if known == "refresh" else _apart(found, learnt)[0]
+
+
+def _apart(found: Labelled, learnt: Sequence[str]) -> tuple[Labelled, Labelled]:
+    """The images of classes that are not among those learnt, and of those that are."""
+    known = [name for name in found.classes if name in learnt]
+    return _of(found, [name for name in found.classes if name not in known]), _of(found, known)
+
+
+def _of(found: Labelled, classes: Sequence[str]) -> Labelled:
+    """The images of some classes."""
+    numbers = np.array([classes.index(name) if name in classes else -1 for name in found.classes], dtype=np.int64)
     labels = numbers[found.images.labels]
-    images = found.images.relabel(labels).subset(labels >= 0)
-    return Labelled(images, new, found.skipped)
+    return Labelled(found.images.relabel(labels).subset(labels >= 0), tuple(classes), found.skipped)
 
 
-def _digest(path: Path, images: ImageSet, names: Sequence[str]) -> str:
+def _files(found: Labelled) -> tuple[list[str], list[str]]:
+    """Path and class name of each image."""
+    paths = [found.images.source.name(row) for row in found.images.rows.tolist()]
+    return paths, [found.classes[label] for label in found.images.labels.tolist()]
+
+
+def _more(learner: Learner, old: Labelled, validation: float) -> More | None:
+    """More images of known classes, if some of them are new."""
+    learner.model.require_refreshable()
+    more = learner.more_images(*_files(old), validation)
+    return more if len(more.images) else None
+
+
+def _digest(path: Path, found: Labelled) -> str:
     """Of what is to be learnt, and of the version that learns it."""
     digest = hashlib.blake2b(digest_size=12)
     version = current_version(path).name if is_versioned(path) else ""
     digest.update(version.encode())
-    for row, name in zip(images.rows.tolist(), names, strict=True):
-        file = images.source.name(row)
+    for file, name in zip(*_files(found), strict=True):
         status = os.stat(file)
         digest.update(f"\0{file}\0{name}\0{status.st_size}\0{status.st_mtime_ns}".encode(errors="surrogateescape"))
     return digest.hexdigest()

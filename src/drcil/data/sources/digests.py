@@ -21,15 +21,18 @@ _known: MutableMapping[Source, dict[int, bytes]] = WeakKeyDictionary()
 """By source and row. A source does not change, so an image that is kept from task to task is hashed once."""
 
 
-def digests(images: ImageSet) -> Digests:
-    """The digest of every image, (N, 16); zeros where an image exists nowhere else and so cannot differ."""
+def digests(images: ImageSet, embedded: bool = False) -> Digests:
+    """The digest of every image, (N, 16).
+
+    Zeros where an image exists nowhere else and so cannot differ, unless those are asked for, too (``embedded``).
+    """
     found = np.zeros((len(images), LENGTH), dtype=np.uint8)
     source = images.source
     parts = source.parts if isinstance(source, ChainSource) else (source,)
     part, local = source.locate(images.rows) if isinstance(source, ChainSource) else (images.rows * 0, images.rows)
     for index, own in enumerate(parts):
         here = np.flatnonzero(part == index)
-        if len(here) and not own.embedded:
+        if len(here) and (embedded or not own.embedded):
             found[here] = _of_rows(own, local[here])
     return found
 
