@@ -28,8 +28,8 @@ from drcil.streams.protocols import standard_streams
 
 
 def test_every_file_of_the_package_registers_its_datasets() -> None:
-    assert set(DATASETS) == {"cifar100", "digits", "folder", "imagenet100", "imagenet100-first", "imagenet1000"}
-    assert [entry.form for entry in DATASETS.values() if entry.argument] == ["folder:PATH"]
+    assert set(DATASETS) == {"cifar100", "digits", "folder", "hf", "imagenet100", "imagenet100-first", "imagenet1000"}
+    assert [entry.form for entry in DATASETS.values() if entry.argument] == ["folder:PATH", "hf:NAME"]
 
 
 def test_the_kind_of_a_dataset_is_known_without_loading_it() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -55,3 +58,16 @@ def keep_freed_memory() -> None:
     if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _KEPT_BLOCKS):
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_TOP_PAD, 1 << 26)
+
+
+@contextmanager
+def silenced(*programs: str) -> Iterator[None]:
+    """Within the block libraries do not write of their attempts: what comes of them is said in one sentence."""
+    before = {name: logging.getLogger(name).level for name in programs}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

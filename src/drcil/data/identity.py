@@ -6,6 +6,7 @@ What is compared, class by class and split by split, wherever the files are:
 - more than that, such as ImageNet: their names and sizes, and when each was last modified. Times that differ in every
   class are those of a copy and do not count, so that of a copy files that others of equal size replaced go unnoticed;
 - images in memory: their pixels, of more than 512 MB an even sample; the checksum, where the loader has verified one;
+- pictures in a table on disk: their contents, of about more than 256 MB in a split an even sample;
 - images of other kinds, which have to be asked for one by one: an even sample.
 """
 
@@ -137,11 +138,16 @@ def _of_files(images: ImageSet, classes: int, sizes: Int64, times: Int64 | None)
 
 def _of_pixels(images: ImageSet, classes: int) -> SplitIdentity:
     source, checksum = images.source, images.source.describe().get("md5")
+    stored = source.stored_bytes()
     taken = PIXEL_LIMIT // (source.channels * source.size**2) if source.in_memory else _SAMPLE
+    taken = max(taken, CONTENT_LIMIT // stored) if stored else taken
     step = max(1, -(-len(images) // max(1, taken)))
 
     def parts(rows: Int64) -> Iterable[bytes | memoryview]:
         yield rows.tobytes()
+        if stored:
+            yield from map(source.digest, rows[::step].tolist())
+            return
         yield str(checksum).encode() if checksum else source.read(rows[::step]).flatten().numpy().data
 
     chosen = _by_class(images.labels, classes)

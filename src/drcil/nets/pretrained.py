@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from ..errors import UserError
+from ..process import silenced
 from .features import BACKBONES
 from .timm_import import TIMM, import_timm
 from .weights import Weights
@@ -66,20 +65,8 @@ def _cached(config: Any) -> str:
             return found
     errors = importlib.import_module("huggingface_hub.errors")
     absent = getattr(errors, "RemoteEntryNotFoundError", errors.EntryNotFoundError)
-    with _silent("huggingface_hub"):
+    with silenced("huggingface_hub"):
         for name in names[:-1]:
             with suppress(absent):
                 return str(hub.hf_hub_download(place, filename=name, revision=revision or None))
         return str(hub.hf_hub_download(place, filename=names[-1], revision=revision or None))
-
-
-@contextmanager
-def _silent(program: str) -> Iterator[None]:
-    """Within the block a library does not write of its attempts: what comes of them is said in one sentence."""
-    logger = logging.getLogger(program)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..sources.files import FileSource, damaged
+from ..sources.files import FileSource, PictureSource, damaged_pictures
 from ..sources.imageset import ImageSet, Source
 from .dataset import Dataset
 from .load import load_dataset
@@ -30,7 +30,7 @@ class Report:
 def check_dataset(
     name: str, data_dir: Path | None = None, progress: Callable[[int, int], None] | None = None
 ) -> Report:
-    """Load a dataset, which checks its checksums, and decode every one of its files on disk."""
+    """Load a dataset, which checks its checksums, and decode every one of its pictures on disk."""
     dataset = load_dataset(name, data_dir)
     facts = [f"{dataset.name}: {len(dataset.classes)} classes"]
     problems: list[str] = []
@@ -38,9 +38,9 @@ def check_dataset(
     for split, images in (("train", dataset.train), ("test", dataset.test)):
         source = images.source
         facts.append(_summary(split, images, len(dataset.classes)))
-        if isinstance(source, FileSource) and not any(source is seen for seen in looked):
-            bad = damaged(source.files, thorough=True, progress=progress)
-            problems += [f"{source.files.path(row)}: {why}" for row, why in sorted(bad.items())]
+        if isinstance(source, PictureSource) and not any(source is seen for seen in looked):
+            bad = damaged_pictures(source, progress)
+            problems += [f"{source.name(row)}: {why}" for row, why in sorted(bad.items())]
         looked.append(source)
     return Report(tuple(facts), tuple(problems), dataset)
 

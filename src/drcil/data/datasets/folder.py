@@ -12,7 +12,6 @@ and ``drcil data check`` finds them all.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from ..sources.files import FileSource, damaged
 from ..sources.imageset import ImageSet
 from .dataset import ByHand, Dataset, DataSpec, dataset
 from .place import expanded
+from .splits import require_common, set_aside, some
 
 SPEC = DataSpec(
     kind="imagenet",
@@ -41,7 +41,6 @@ SPEC = DataSpec(
     policy="imagenet",
 )
 VERIFY_LIMIT = 100_000
-TEST_SHARE = 0.2
 _LAYOUTS = "PATH/CLASS/images, or PATH/train/CLASS/images and PATH/test/CLASS/images"
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Directories that hold no class where there are no others beside them; a class may well be called 'train'."""
@@ -59,13 +58,14 @@ def load_folder(place: str | Path, root: Path | None = None, image_size: int | N
     size = image_size or STANDARD
     if "train" in classes and directory_names(path / "train"):
         training, testing = path / "train", _test_directory(path)
-        classes = _common_classes(training, testing)
+        classes = directory_names(training)
+        require_common(classes, directory_names(testing), str(training), str(testing))
         train, test = image_set(training, classes, size), image_set(testing, classes, size)
     else:
         require_classes(path, classes, _LAYOUTS)
         everything = image_set(path, classes, size)
-        aside = _set_aside(everything, classes)
-        train, test = everything.subset(~aside), everything.subset(aside)
+        assert isinstance(everything.source, FileSource)
+        train, test = set_aside(everything, classes, everything.source.files.name)
     return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
 
 
@@ -74,7 +74,7 @@ def require_classes(path: Path, directories: Sequence[str], expected: str = "PAT
     if not directories:
         raise UserError(f"{path} has no class directories; expected {expected}")
     if {name.lower() for name in directories} <= _SPLITS:
-        raise UserError(f"the directories in {path} are splits, not classes: {_some(directories)}; expected {expected}")
+        raise UserError(f"the directories in {path} are splits, not classes: {some(directories)}; expected {expected}")
 
 
 def image_set(root: Path, classes: Sequence[str], size: int, channels: int = 3) -> ImageSet:
@@ -91,7 +91,7 @@ def image_set(root: Path, classes: Sequence[str], size: int, channels: int = 3) 
         label = int(empty[0])
         lost = [files.name(row) for row in bad if labels[row] == label]
         nested = directory_names(root / classes[label])
-        why = f"; unreadable: {_some(lost)}" if lost else f", only directories: {_some(nested)}" if nested else ""
+        why = f"; unreadable: {some(lost)}" if lost else f", only directories: {some(nested)}" if nested else ""
         raise UserError(f"class '{classes[label]}' has no readable image in {root / classes[label]}{why}")
     return images
 
@@ -113,45 +113,3 @@ def _test_directory(path: Path) -> Path:
         if os.path.isdir(path / name) and directory_names(path / name):
             return path / name
     raise UserError(f"{path} has train/CLASS but neither test/CLASS nor val/CLASS directories beside it")
-
-
-def _common_classes(train: Path, test: Path) -> list[str]:
-    known, tested = directory_names(train), directory_names(test)
-    for here, there, extra in (
-        (train, test, sorted(set(known) - set(tested))),
-        (test, train, sorted(set(tested) - set(known))),
-    ):
-        if extra:
-            raise UserError(
-                f"classes in {here} that are missing in {there}: {_some(extra)}; both must have the same classes"
-            )
-    return known
-
-
-def _set_aside(images: ImageSet, classes: Sequence[str]) -> np.typing.NDArray[np.bool_]:
-    """Which images are for testing: those whose hash is in the lowest fifth, but never none or all of a class."""
-    assert isinstance(images.source, FileSource)
-    files = images.source.files
-    shares = np.array([_share(files.name(row)) for row in images.rows.tolist()])
-    chosen = shares < TEST_SHARE
-    for label, name in enumerate(classes):
-        own = np.flatnonzero(images.labels == label)
-        if len(own) == 1:
-            raise UserError(
-                f"class '{name}' has a single image, {files.path(int(images.rows[own[0]]))}; "
-                f"it takes two, one to learn from and one to test with"
-            )
-        chosen[own[shares[own].argmin()]] = True
-        chosen[own[shares[own].argmax()]] = False
-    return chosen
-
-
-def _share(name: str) -> float:
-    """A number in [0, 1) that belongs to a file name for ever."""
-    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
-
-
-def _some(names: Sequence[str], limit: int = 5) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

@@ -22,7 +22,7 @@ from .decode import Mode, Pixels, centre_view, random_view, short_side
 from .description import Files
 from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
-from .opening import UNREADABLE, damage, open_picture, reason
+from .opening import UNREADABLE, damage, damage_of, open_picture, reason
 
 _THREADS = 8
 _CHUNK = 64
@@ -131,19 +131,34 @@ class FileSource(PictureSource):
         return cls(files, description.size, description.resize, description.channels)
 
 
-def damaged(
-    files: FileList, thorough: bool = False, progress: Callable[[int, int], None] | None = None
-) -> dict[int, str]:
-    """The rows that cannot be read, and why. ``progress`` hears of files done and files in all."""
+def damaged(files: FileList) -> dict[int, str]:
+    """The rows of files that cannot be read at a first look, and why."""
+    return _damaged(len(files), lambda row: damage(files.path(row)), None)
 
-    def look(start: int) -> list[tuple[int, str]]:
-        rows = range(start, min(start + _CHUNK, len(files)))
-        return [(row, why) for row in rows if (why := damage(files.path(row), thorough)) is not None]
+
+def damaged_pictures(source: PictureSource, progress: Callable[[int, int], None] | None = None) -> dict[int, str]:
+    """The rows that cannot be decoded, and why. ``progress`` hears of pictures done and pictures in all."""
+
+    def look(row: int) -> str | None:
+        try:
+            opened = source.picture(row)
+        except UNREADABLE as error:
+            return reason(error)
+        return damage_of(opened, thorough=True)
+
+    return _damaged(len(source), look, progress)
+
+
+def _damaged(
+    rows: int, look: Callable[[int], str | None], progress: Callable[[int, int], None] | None
+) -> dict[int, str]:
+    def some(start: int) -> list[tuple[int, str]]:
+        return [(row, why) for row in range(start, min(start + _CHUNK, rows)) if (why := look(row)) is not None]
 
     found: dict[int, str] = {}
     with ThreadPoolExecutor(_THREADS) as threads:
-        for done, bad in enumerate(threads.map(look, range(0, len(files), _CHUNK)), start=1):
+        for done, bad in enumerate(threads.map(some, range(0, rows, _CHUNK)), start=1):
             found.update(bad)
             if progress is not None:
-                progress(min(done * _CHUNK, len(files)), len(files))
+                progress(min(done * _CHUNK, rows), rows)
     return found

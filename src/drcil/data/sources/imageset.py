@@ -71,6 +71,10 @@ class Source(ABC):
         """A hash of what an image is made from: its pixels, or the file that has them."""
         return hashlib.sha256(self.read(np.array([row], dtype=np.int64)).cpu().numpy().tobytes()).digest()
 
+    def stored_bytes(self) -> int | None:
+        """About how many bytes an image has on disk, where its digest is that of these; None: it is not."""
+        return None
+
     @property
     def embedded(self) -> bool:
         """Whether nothing but a copy of them would do."""

@@ -6,11 +6,12 @@ Pillow knows others that run programs.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from PIL import Image, UnidentifiedImageError
 
@@ -47,14 +48,28 @@ def open_picture(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
         yield picture
 
 
+@contextmanager
+def picture_in(content: bytes) -> Iterator[Image.Image]:
+    """The picture in the content of a file, not decoded yet."""
+    if len(content) > FILE_LIMIT:
+        raise ValueError(f"it has {len(content)} bytes, and {FILE_LIMIT} are the most")
+    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        yield picture
+
+
 def damage(path: str | os.PathLike[str], thorough: bool = False) -> str | None:
-    """Why this file cannot be read as an image; None if it can.
+    """Why this file cannot be read as an image; None if it can."""
+    return damage_of(open_picture(path), thorough)
+
+
+def damage_of(opened: AbstractContextManager[Image.Image], thorough: bool = False) -> str | None:
+    """Why a picture cannot be read; None if it can.
 
     Not thorough: a JPEG with a sound header and an end marker, and a PNG whose checksums match, are believed
     without decoding them.
     """
     try:
-        with open_picture(path) as picture:
+        with opened as picture:
             if not thorough and picture.format == "PNG":
                 picture.verify()
             elif thorough or picture.format != "JPEG" or not _has_end_marker(picture):

@@ -1,0 +1,57 @@
+"""Training and test images of a user's own: which classes they must have, and what is set aside where all is one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...errors import UserError
+from ..sources.imageset import ImageSet
+
+TEST_SHARE = 0.2
+
+
+def require_common(train: Sequence[str], test: Sequence[str], train_place: str, test_place: str) -> None:
+    """Both splits must have the same classes."""
+    for here, there, extra in (
+        (train_place, test_place, sorted(set(train) - set(test))),
+        (test_place, train_place, sorted(set(test) - set(train))),
+    ):
+        if extra:
+            raise UserError(
+                f"classes in {here} that are missing in {there}: {some(extra)}; both must have the same classes"
+            )
+
+
+def set_aside(images: ImageSet, classes: Sequence[str], key: Callable[[int], str]) -> tuple[ImageSet, ImageSet]:
+    """Images to learn from and images to test with: those whose hash is in the lowest fifth, but never none or all of
+    a class.
+
+    ``key``: by which an image of a row is on the same side for ever.
+    """
+    shares = np.array([_share(key(row)) for row in images.rows.tolist()])
+    chosen = shares < TEST_SHARE
+    for label, name in enumerate(classes):
+        own = np.flatnonzero(images.labels == label)
+        if len(own) == 1:
+            raise UserError(
+                f"class '{name}' has a single image, {images.source.name(int(images.rows[own[0]]))}; "
+                f"it takes two, one to learn from and one to test with"
+            )
+        chosen[own[shares[own].argmin()]] = True
+        chosen[own[shares[own].argmax()]] = False
+    return images.subset(~chosen), images.subset(chosen)
+
+
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _share(name: str) -> float:
+    """A number in [0, 1) that belongs to a name for ever."""
+    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
