@@ -94,7 +94,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self._learn(X, y, afresh=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
-        """Learn the classes of these images as the next task. None of them may be known already.
+        """Learn the new classes of these images as the next task, and more of those that are known already.
 
         ``classes``: if given, those that may come; scikit-learn's own programs give them.
         """
@@ -126,18 +126,30 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             raise WrongValueError(f"label '{strange[0]}' is not among the classes that were given")
         if len(known) and (known.dtype.kind in "US") != (brought.dtype.kind in "US"):
             raise WrongTypeError(f"label '{brought[0]}' ({brought.dtype}) does not go with those known ({known.dtype})")
-        again = brought[np.isin(brought, known)]
-        if len(again):
-            raise WrongValueError(f"class '{again[0]}' has already been learnt; partial_fit takes classes that are new")
         if afresh:
             self.image_shape_, self.pixel_range_ = shape, self._range(rows)
         learner = self._learner() if afresh else self.learner_
-        learner.learn(self._pixels(rows, shape), list(map(str, labels.tolist())), validation=self.validation)
-        self.learner_ = learner
-        names = {str(label): label for label in brought.tolist()}
-        self._labels = [*known.tolist(), *(names[name] for name in learner.classes[len(known) :])]
-        self.classes_ = np.unique(np.array(self._labels, dtype=np.result_type(brought, known) if len(known) else None))
+        again = np.isin(labels, known)
+        if again.any():
+            learner.model.require_refreshable()
+        pixels = self._pixels(rows, shape)
+        if not again.all():
+            learner.learn(pixels[~again], list(map(str, labels[~again].tolist())), validation=self.validation)
+            self.learner_ = learner
+            names = {str(label): label for label in brought.tolist()}
+            self._labels = [*known.tolist(), *(names[name] for name in learner.classes[len(known) :])]
+            dtype = np.result_type(brought, known) if len(known) else None
+            self.classes_ = np.unique(np.array(self._labels, dtype=dtype))
+        if again.any():
+            self._refresh(pixels[again], labels[again])
         return self
+
+    def _refresh(self, pixels: Pixels, labels: npt.NDArray[Any]) -> None:
+        """Learn more of known classes; images that are kept already tell nothing new."""
+        names = [self.learner_.classes[self._labels.index(label)] for label in labels.tolist()]
+        more = self.learner_.more_images(pixels, names, self.validation)
+        if len(more.images):
+            self.learner_.refresh(more)
 
     def _learner(self) -> Learner:
         seed = self.random_state
