@@ -32,6 +32,7 @@ BASES: dict[str, list[str]] = {
     "evaluate": ["evaluate", "nothing", "digits-b0-5"],
     "predict": ["predict", "nothing", "-"],
     "learn": ["learn", "model", "nothing"],
+    "serve": ["serve", "nothing"],
     "info": ["info", "nothing"],
     "rename": ["rename", "nothing", "a", "b"],
     "undo": ["undo", "nothing"],

@@ -60,6 +60,7 @@ CHANNELS = Bounds(1, 2**20)
 CLASSES = Bounds(1, 2**20)
 BATCH = Bounds(1, 2**20)
 TOP = Bounds(1, 2**31 - 1)
+PORT = Bounds(0, 2**16 - 1)
 
 
 def machine_memory() -> int | None:

@@ -1,10 +1,12 @@
-"""What holds for the whole process: threads, repeatable kernels, memory. Changed only when asked for."""
+"""What holds for the whole process: threads, repeatable kernels, memory, its end. Changed only when asked for."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +19,9 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 """Options of glibc's ``mallopt``."""
 _KEPT_BLOCKS = (1 << 30, 32 << 20)
 """Up to how many bytes blocks are to be kept when they are freed; older versions of glibc refuse the first."""
+
+_PATIENCE = 2.0
+"""Seconds between a polite stop and a hard one."""
 
 
 def configure(threads: int | None = None) -> None:
@@ -71,3 +76,14 @@ def silenced(*programs: str) -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def end_with_parent() -> None:
+    """Wait for the end of standard input, then stop as at a polite kill; if that takes long, at once."""
+    # Not through sys.stdin: its lock, held by a waiting thread, would keep the interpreter from closing.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_PATIENCE)
+    # Nothing is lost: what is on disk was written whole, and nobody waits for the rest.
+    os._exit(1)

@@ -30,6 +30,7 @@ from .paper import paper
 from .predict import predict
 from .resume import resume
 from .run import run
+from .serve import serve
 from .show import show
 from .words import Unprinted, surviving
 
@@ -73,6 +74,7 @@ app.command()(show)
 app.command()(evaluate)
 app.command()(learn)
 app.command()(predict)
+app.command()(serve)
 app.command()(info)
 app.command()(rename)
 app.command()(undo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar, get_args
 
@@ -9,10 +10,12 @@ import typer
 
 from ..arguments import number, one_of, optional, path, whole
 from ..data.datasets.place import expanded
+from ..errors import UserError
 from ..limits import Bounds, DeviceName, Precision
 from ..streams.budget import Budget
 
 T = TypeVar("T")
+TOKEN = re.compile("[!-~]{8,200}")
 
 
 def within(bounds: Bounds) -> Callable[[typer.CallbackParam, float | None], float | None]:
@@ -43,6 +46,13 @@ def known_precision(param: typer.CallbackParam, value: str | None) -> str | None
 def a_budget(value: str | None) -> str | None:
     if value is not None:
         Budget.parse(value)
+    return value
+
+
+def a_token(param: typer.CallbackParam, value: str | None) -> str | None:
+    """Refuses tokens that could be guessed, or that a header cannot carry."""
+    if value is not None and not TOKEN.fullmatch(value):
+        raise UserError(f"{named(param)} takes at least 8 letters, digits and signs of ASCII, without spaces")
     return value
 
 

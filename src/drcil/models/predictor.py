@@ -18,7 +18,7 @@ from ..data.labelled import named_images
 from ..data.own import images_from
 from ..data.pictures import Unreadable, decoded
 from ..data.sources.files import FileSource
-from ..data.sources.imageset import ArraySource, ImageSet, ImageShape, Source
+from ..data.sources.imageset import ArraySource, ImageSet, ImageShape, Int64, Source
 from ..errors import UserError, unknown
 from ..inference.device import find_device
 from ..inference.frozen import frozen_readouts
@@ -124,6 +124,17 @@ class Predictor:
         (found,) = self._inference.outputs(likely.net, seen, lambda output: (likely.scores(output),))
         array: npt.NDArray[np.float32] = found.numpy()
         return array
+
+    def look(self, source: Source, rows: Int64 | None = None) -> tuple[Tensor, Tensor]:
+        """The probability of every class (N, classes), and the pooled features (N, channels), in one pass.
+
+        By the leading readout, of all images of a source or of these rows.
+        """
+        self._require_shape(source)
+        likely, images = self._likelihoods(self.readouts[0]), _unlabelled(source)
+        chosen = images if rows is None else images.subset(rows)
+        found = self._inference.outputs(likely.net, chosen, lambda out: (likely.scores(out), out.features.pooled))
+        return found[0], found[1]
 
     def scores(self, images: ImageSet) -> Tensor:
         """What the leading readout gives each class for each image, (N, classes), before any softmax."""

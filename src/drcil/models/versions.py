@@ -28,6 +28,13 @@ def is_versioned(path: Path) -> bool:
     return is_file(path / CURRENT)
 
 
+def require_kept(path: Path) -> None:
+    """The directory must be one that 'drcil learn' made."""
+    if not is_versioned(path):
+        why = "it was not made by 'drcil learn'" if os.path.isdir(path) else "there is no such directory"
+        raise UserError(f"{path} is not a model that can be changed: {why}")
+
+
 def current_version(path: Path) -> Path:
     """The model directory of the version that is in use."""
     said = read_sealed(path / CURRENT).get("version")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from ..errors import UserError
 from ..learner import Learner
 from ..models.directory import read_model
-from ..models.versions import add_version, changing, is_versioned
+from ..models.versions import add_version, changing, require_kept
 from ..models.versions import undo as earlier
 from .learn import write_version
 
@@ -28,10 +26,3 @@ def undo(path: Path) -> tuple[str, ...]:
     with changing(path):
         earlier(path)
         return read_model(path).classes
-
-
-def require_kept(path: Path) -> None:
-    """The directory must be one that 'drcil learn' made."""
-    if not is_versioned(path):
-        why = "it was not made by 'drcil learn'" if os.path.isdir(path) else "there is no such directory"
-        raise UserError(f"{path} is not a model that can be changed: {why}")

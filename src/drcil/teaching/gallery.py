@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 from collections.abc import Iterator
 
 import numpy as np
-from PIL import Image
 
+from ..data.sources.encode import png
 from ..data.sources.imageset import ImageSet
 from ..models.model import Model
 
@@ -45,6 +44,4 @@ def gallery(model: Model, title: str) -> str:
 def _pictures(images: ImageSet) -> Iterator[str]:
     """What the net sees of each image, as an address that holds it."""
     for pixels in images.source.read(images.rows).permute(0, 2, 3, 1).numpy():
-        encoded = io.BytesIO()
-        Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(encoded, "PNG")
-        yield f"data:image/png;base64,{base64.b64encode(encoded.getvalue()).decode()}"
+        yield f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}"

@@ -16,9 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import ExifTags, Image
-from torch.nn import functional
 
 Mode = Literal["RGB", "L"]
 Pixels = npt.NDArray[np.uint8]
@@ -176,6 +174,10 @@ def _resized(pixels: Pixels, size: int) -> Pixels:
     """What Pillow's filter makes of it, give or take one level; torch has the same filter several times faster."""
     if pixels.shape[:2] == (size, size):
         return pixels
+    # Here, so that a process that only decodes starts quickly.
+    import torch
+    from torch.nn import functional
+
     images = torch.from_numpy(np.ascontiguousarray(pixels))[None].permute(0, 3, 1, 2)
     resized: Pixels = functional.interpolate(images, (size, size), mode="bilinear", antialias=True)[0].numpy()
     return resized.transpose(1, 2, 0)

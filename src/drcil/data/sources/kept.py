@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from ...disk import make_directory, write_bytes
 from ...reading import read_bytes
-from .decode import Pixels, whole
+from .decode import whole
 from .description import Kept
 from .digests import LENGTH
+from .encode import ROOM, smaller_jpeg
 from .filelist import FileList
 from .files import FileSource
 from .opening import FILE_LIMIT, open_picture
 
 _LARGE = 256 * 2**10
 """Bytes of a picture that is kept as it is. Larger ones are kept smaller, where that does not cost what is seen."""
-_ROOM = 2
-"""How many times the size that a net sees the short side of a kept picture has, for random crops of it."""
 _SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}
-_QUALITY = 95
 
 
 class KeptSource(FileSource):
@@ -57,21 +52,11 @@ def keep_picture(source: FileSource, row: int, directory: Path) -> str:
         suffix = _SUFFIXES.get(picture.format or "")
         content = read_bytes(path, FILE_LIMIT) if suffix else b""
         if not suffix or len(content) > _LARGE:
-            suffix, content = "jpg", _smaller(whole(picture, source.mode), _ROOM * source.size)
+            suffix, content = "jpg", smaller_jpeg(whole(picture, source.mode), ROOM * source.size)
     name = f"{hashlib.sha256(content).digest()[:LENGTH].hex()}.{suffix}"
     if not os.path.exists(directory / name):
         write_bytes(directory / name, content)
     return name
-
-
-def _smaller(pixels: Pixels, short: int) -> bytes:
-    """A JPEG of the picture, its short side no longer than this."""
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    shrinkage = max(1.0, min(picture.size) / short)
-    size = round(picture.width / shrinkage), round(picture.height / shrinkage)
-    encoded = io.BytesIO()
-    picture.resize(size, Image.Resampling.LANCZOS).save(encoded, "JPEG", quality=_QUALITY, subsampling=0)
-    return encoded.getvalue()
 
 
 def _shared(path: Path, directory: Path) -> str:

@@ -1,0 +1,1 @@
+"""A model over HTTP: a page for people, endpoints for programs, and guards against both."""

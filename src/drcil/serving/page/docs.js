@@ -1,0 +1,37 @@
+// The endpoints, from the server's own description.
+
+import { json } from "./api.js";
+import { $, element } from "./dom.js";
+
+const SCALAR = { string: "text", integer: "whole number", number: "number", array: "files" };
+
+function fields(description, schemas) {
+  const rows = (description.parameters ?? []).map((one) => [one.name, one.in, one.schema, one.description]);
+  const form = description.requestBody?.content?.["multipart/form-data"]?.schema;
+  const properties = form ? (schemas[form.$ref?.split("/").pop()] ?? form).properties : {};
+  for (const [name, schema] of Object.entries(properties)) rows.push([name, "form", schema, schema.description]);
+  return rows.map(([name, where, schema, meaning]) => {
+    const preset = schema.default === undefined ? "" : `, ${schema.default} unless given`;
+    return element("li", {}, element("code", {}, name), ` – ${where}, ${SCALAR[schema.type] ?? "value"}${preset}. ${meaning ?? ""}`);
+  });
+}
+
+function example(method, path, description) {
+  const posts = method === "post" && description.requestBody;
+  const label = posts && path !== "/predict" ? " -F label=plum" : "";
+  const images = posts ? `${label} -F images=@one.jpg -F images=@two.jpg` : "";
+  const verb = method === "get" || posts ? "" : ` -X ${method.toUpperCase()}`;
+  return `curl${verb}${images} ${location.origin}${path}`;
+}
+
+const { paths, components } = await json("/openapi.json");
+for (const [path, methods] of Object.entries(paths)) {
+  for (const [method, description] of Object.entries(methods)) {
+    const listed = fields(description, components?.schemas ?? {});
+    $("endpoints").append(element("section", { class: "panel endpoint" },
+      element("h2", {}, element("code", {}, `${method.toUpperCase()} ${path}`)),
+      element("p", {}, `${description.summary}.`),
+      ...(listed.length ? [element("ul", {}, ...listed)] : []),
+      element("pre", { tabIndex: 0 }, example(method, path, description))));
+  }
+}
