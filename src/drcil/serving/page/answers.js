@@ -92,7 +92,8 @@ function show(card, { classes, nearest }) {
   const bars = element("ul", { class: "bars", "aria-label": "Most probable classes" }, ...classes.map(bar));
   const alike = element("div", { class: "alike" });
   card.replaceChildren(shown(card), heading, bars, alike);
-  if (offers.collects) card.append(correction(card, best));
+  if (card.noted) card.append(noted(card));
+  else if (offers.collects) card.append(correction(card, best));
   fill(alike, nearest, best);
   announce(`${card.file.name}: ${best}, ${percent(classes[0].probability)}`);
 }
@@ -117,6 +118,8 @@ async function fill(row, paths, name) {
   if (images.length) row.append(element("span", {}, "It remembers:"), ...images);
 }
 
+const noted = (card) => element("p", { class: "correct success" }, `Noted: it is ${quoted([card.noted])}.`);
+
 function correction(card, best) {
   const id = `correct-${card.number}`;
   const input = element("input", { id, required: true, maxLength: 100, autocomplete: "off" });
@@ -132,7 +135,8 @@ function correction(card, best) {
     button.disabled = true;
     try {
       const { label } = await json("/corrections", { method: "POST", body: form([card.file], input.value) });
-      details.replaceWith(element("p", { class: "correct success" }, `Noted: it is ${quoted([label])}.`));
+      card.noted = label;
+      details.replaceWith(noted(card));
       announce(`Noted: it is ${label}`);
       corrected();
     } catch (error) {

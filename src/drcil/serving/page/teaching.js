@@ -42,6 +42,7 @@ async function begin(ask) {
   working(true);
   $("progress-text").textContent = "Sending the images …";
   $("bar").removeAttribute("value");
+  $("progress").scrollIntoView({ block: "nearest" });
   try {
     const { skipped = [] } = await ask();
     choose([]);

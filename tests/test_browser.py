@@ -1,0 +1,240 @@
+"""The page in a real browser: from an image that is dropped to a class that is taught, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drcil.cli import main
+from test_teaching import SMALL, STREAM, folder
+
+for needed in ("fastapi", "uvicorn", "python_multipart"):
+    pytest.importorskip(needed, reason="needs the extra: pip install 'drcil[serve]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+
+from http_client import HOST, Client, serving  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or ""
+SCREENSHOTS = os.environ.get("DRCIL_SCREENSHOTS")
+"""A directory to leave pictures of the page in."""
+PATIENCE = 120_000
+NAMES = {"2": "swan", "4": "sailing boat", "6": "snail"}
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt install chromium")]
+
+UNLABELLED = """() => [...document.querySelectorAll("input, button, progress, img, ul[aria-label]")].filter((one) => {
+  const named = one.labels?.length || one.getAttribute("aria-label") || one.getAttribute("aria-labelledby");
+  const text = one.matches("button") && one.textContent.trim();
+  return !(named || text || one.matches("img") && one.alt);
+}).map((one) => one.outerHTML)"""
+CONTRAST = """() => {
+  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (one) => {
+    for (; one; one = one.parentElement) {
+      const own = channels(getComputedStyle(one).backgroundColor);
+      if (own.length === 3 || own[3] > 0) return own;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const one of document.querySelectorAll("h1, h2, h3, p, small, summary, label, button, li, a, span")) {
+    if (!one.textContent.trim() || !one.offsetParent || one.closest(":disabled")) continue;
+    const [a, b] = [light(channels(getComputedStyle(one).color)), light(ground(one))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faint.push(`${one.outerHTML.slice(0, 80)} ${ratio.toFixed(2)}`);
+  }
+  return faint;
+}"""
+SMALL_TARGETS = """() => [...document.querySelectorAll("button, summary, .drop, input:not([type=file])")]
+  .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("page")
+    folder(place / "old", 0, 1)
+    folder(place / "new", 2)
+    for number, name in NAMES.items():
+        (place / "old" / number).rename(place / "old" / name)
+    options = ["--method", "replay", "--backbone", "resnet-digits", "--image-size", "8", "--memory", "5/class"]
+    quick = ["--augment", "crop", "--epochs-scale", "0.3", "--set", "first.batch_size=16"]
+    assert main(["learn", str(place / "birds"), str(place / "old"), *options, *quick, *SMALL, "--quiet"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page whose complaints and requests are written down."""
+
+    def __init__(self, browser: Any, client: Client, **options: Any) -> None:
+        self.page = browser.new_page(**options)
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda one: one.url.startswith("http") and self.hosts.add(one.url.split("/")[2]))
+        self.client = client
+
+    def open(self, path: str = "/") -> Any:
+        self.page.goto(f"http://{HOST}:{self.client.port}{path}")
+        return self.page
+
+    def require_sound(self) -> None:
+        """No complaint, no other host, everything named and legible, nothing wider than the window."""
+        assert self.complaints == [] and self.hosts == {f"{HOST}:{self.client.port}"}
+        for check in (UNLABELLED, CONTRAST, SMALL_TARGETS):
+            assert self.page.evaluate(check) == []
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    def shoot(self, name: str) -> None:
+        if SCREENSHOTS:
+            Path(SCREENSHOTS).mkdir(exist_ok=True)
+            self.page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
+
+
+def until(page: Any, truth: str) -> None:
+    """Wait; the policy of the page forbids what playwright does for that."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(truth):
+        assert time.monotonic() < end, truth
+        page.wait_for_timeout(50)
+
+
+def drop(page: Any, target: str, files: list[Path]) -> None:
+    """Let go of files over an element, as a hand would."""
+    given = [[file.name, base64.b64encode(file.read_bytes()).decode()] for file in files]
+    data = page.evaluate_handle(
+        """(given) => {
+          const data = new DataTransfer();
+          for (const [name, content] of given) {
+            const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+            data.items.add(new File([bytes], name, { type: "image/png" }));
+          }
+          return data;
+        }""",
+        given,
+    )
+    page.dispatch_event(target, "drop", {"dataTransfer": data})
+
+
+def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, browser: Any) -> None:
+    model = Path(shutil.copytree(place / "birds", tmp_path / "birds"))
+    new = sorted(STREAM[2].classes)[0]
+    images = sorted((place / "new" / new).iterdir())
+    with serving(model, teach=True) as (client, _):
+        watched = Watched(browser, client, viewport={"width": 900, "height": 900})
+        page = watched.open()
+        page.wait_for_selector("#teach:visible")
+        assert page.inner_text("h1") == "birds" and "4 classes" in page.inner_text("#about")
+        watched.shoot("1-empty")
+        drop(page, "#ask .drop", [sorted((place / "old" / "swan").iterdir())[0], images[0]])
+        until(page, "document.querySelectorAll('#answers .alike img').length >= 6")
+        card = page.locator("#answers > li").last
+        assert card.locator(".bars li").count() == 3 and "00.png" in card.inner_text()
+        shares = [float(text.split()[0]) for text in card.locator(".share").all_inner_texts()]
+        assert shares == sorted(shares, reverse=True) and 0 < sum(shares) <= 100.1
+        watched.require_sound()
+        # A wrong answer is corrected, with the keyboard alone.
+        page.locator("#answers > li").first.locator("summary").focus()
+        page.keyboard.press("Enter")
+        until(page, "document.activeElement.matches('.correct input')")
+        page.keyboard.type("lighthouse")
+        watched.shoot("2-answers")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#collected:visible")
+        assert "lighthouse" in page.inner_text("#corrections")
+        # A new class is named, its images are dropped, and it is learnt.
+        page.fill("#name", "heron")
+        drop(page, "#lesson .drop", images)
+        assert page.locator("#chosen img").count() == len(images)
+        watched.shoot("3-lesson")
+        page.click("#begin")
+        until(page, "document.querySelector('#progress-text').textContent.includes('%')")
+        watched.shoot("4-learning")
+        watched.require_sound()
+        page.wait_for_selector("#outcome.success")
+        assert "it knows “heron” now" in page.inner_text("#outcome")
+        until(page, "document.querySelector('#about').textContent.includes('5 classes')")
+        assert "heron" in page.locator("#classes").text_content()
+        # The image is asked again, by the new model; and it can be tried.
+        drop(page, "#ask .drop", [images[5]])
+        until(page, "document.querySelectorAll('#answers > li').length === 3")
+        until(page, "!document.querySelector('[aria-busy]')")
+        answers = page.locator("#answers > li").first.locator(".name").all_inner_texts()
+        assert len(answers) == 3
+        page.click("#known summary")
+        watched.shoot("5-learnt")
+        watched.require_sound()
+        assert "heron" in [one["class"] for one in client.get("/classes").json["classes"]]
+        # The corrected image is of a new class as well, and is taught too.
+        page.click("#teach-corrections")
+        until(page, "document.querySelector('#outcome').textContent.includes('lighthouse')")
+        page.wait_for_selector("#collected", state="hidden")
+        assert "lighthouse" in [one["class"] for one in client.get("/classes").json["classes"]]
+        page.close()
+
+
+def test_on_a_phone_in_the_dark_with_a_token(place: Path, browser: Any) -> None:
+    with serving(place / "birds", token="a-long-enough-token", teach=True) as (client, _):
+        phone = {"width": 360, "height": 740}
+        watched = Watched(
+            browser, client, viewport=phone, is_mobile=True, has_touch=True, color_scheme="dark", device_scale_factor=2
+        )
+        page = watched.open()
+        page.wait_for_selector("#token-form:visible")
+        assert page.evaluate("document.activeElement.id") == "token" and not page.is_visible("#ask")
+        watched.shoot("6-token")
+        page.keyboard.type("a-long-enough-token")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#ask:visible")
+        page.set_input_files("#ask-files", sorted((place / "old" / "sailing boat").iterdir())[:2])
+        until(page, "document.querySelectorAll('#answers .alike img').length >= 6")
+        page.locator("#answers summary").first.tap()
+        watched.shoot("7-phone")
+        watched.require_sound()
+        assert "%" in page.inner_text("#news"), "read out to those who cannot see it"
+        assert page.evaluate("performance.getEntriesByType('resource').every((one) => !one.name.includes('token'))")
+        watched.open("/docs")
+        page.wait_for_selector(".endpoint")
+        assert "POST /learn" in page.inner_text("main") and "GET /metrics" in page.inner_text("main")
+        watched.shoot("8-programs")
+        watched.require_sound()
+        page.close()
+
+
+def test_what_goes_wrong_is_said_on_the_page(place: Path, tmp_path: Path, browser: Any) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with serving(place / "birds", teach=True) as (client, _):
+        watched = Watched(browser, client)
+        page = watched.open()
+        page.wait_for_selector("#teach:visible")
+        page.set_input_files("#ask-files", tmp_path / "broken.png")
+        page.wait_for_selector("#answers .problem")
+        assert "not an image" in page.inner_text("#answers")
+        page.fill("#name", "swan")
+        page.click("#begin")
+        assert "Choose images" in page.inner_text("#outcome")
+        page.set_input_files("#lesson-files", sorted((place / "new").rglob("*.png"))[:3])
+        page.click("#begin")
+        until(page, "document.querySelector('#outcome').textContent.includes('already')")
+        page.click("#clear")
+        assert page.locator("#answers > li").count() == 0
+        page.close()
