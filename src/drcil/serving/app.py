@@ -155,12 +155,12 @@ def _add_corrections(app: FastAPI, desk: Desk) -> None:
 
 
 def _add_teaching(app: FastAPI, desk: Desk) -> None:
-    @app.post("/learn", summary="Teach a new class", status_code=202)
+    @app.post("/learn", summary="Teach a class: a new one, or more of one that it knows", status_code=202)
     async def learn(label: Label, images: Images) -> Taken:
         name = class_label(label)
         return _taken(name, images, await desk.taught(name, images))
 
-    @app.post("/learn/corrections", summary="Teach the new classes among what was collected", status_code=202)
+    @app.post("/learn/corrections", summary="Teach what was collected", status_code=202)
     async def learn_corrections() -> Status:
         return await desk.taught_corrections()
 

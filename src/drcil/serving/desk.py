@@ -92,21 +92,18 @@ class Desk:
         return found
 
     async def taught(self, label: str, images: Sequence[UploadFile]) -> list[Item | Refusal]:
-        """Begin a lesson with images of a new class."""
-        if label in self.current.model.classes:
-            raise Refusal(400, f"the model knows '{label}' already; give a new class")
+        """Begin a lesson with images of a class: a new one, or more of one that it knows."""
         async with self._alone():
             found = await self.kept(images, label)
             await self.lessons.begin([one for one in found if isinstance(one, Item)])
         return found
 
     async def taught_corrections(self) -> Status:
-        """Begin a lesson with the collected images of classes that are new."""
+        """Begin a lesson with the collected images."""
         async with self._alone():
-            known = self.current.model.classes
-            items = [item for item in self.collection.corrected if item.label not in known]
+            items = list(self.collection.corrected)
             if not items:
-                raise Refusal(400, "no image of a new class has been collected")
+                raise Refusal(400, "no images have been collected")
             return await self.lessons.begin(items, keep=items)
 
     @asynccontextmanager

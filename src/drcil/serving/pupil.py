@@ -86,7 +86,7 @@ def main() -> int:
             _make,
             engine_settings({"device": order["device"], "workers": 0}),
             validation=_HELD_OUT,
-            known="refuse",
+            known="refresh",
             showing=_showing,
         )
     except KeyboardInterrupt:
@@ -94,7 +94,9 @@ def main() -> int:
     except (UserError, OSError, MemoryError) as error:
         _tell(event="failed", why=str(error) or "not enough memory")
         return 1
-    _tell(event="learnt", new=lesson.new)
+    if not lesson.new and not lesson.refreshed:
+        _tell(event="failed", why="the model has learnt from these images before")
+        return 1
     return 0
 
 

@@ -152,15 +152,10 @@ function correction(card, best) {
 export async function showCorrections() {
   if (!offers.collects) return;
   const { corrections } = await json("/corrections");
-  const fresh = corrections.filter((one) => !one.known);
   $("collected").hidden = !corrections.length;
   $("corrections").replaceChildren(...corrections.map((one) =>
-    element("li", {}, one.label, element("small", {}, counted(one.images, "image")))));
-  $("teach-corrections").hidden = !(offers.teaches && fresh.length);
-  const kept = corrections.length > fresh.length;
-  $("collected-note").textContent = kept
-    ? "Corrections to classes that the model knows are kept for download; only new classes can be taught here."
-    : "";
+    element("li", {}, one.label, element("small", {}, `${counted(one.images, "image")}${one.known ? "" : ", new"}`))));
+  $("teach-corrections").hidden = !offers.teaches;
 }
 
 export function startCorrections() {

@@ -93,7 +93,7 @@ function show(status, renewed) {
   working(false);
   if (was !== "learning" && was !== "loading") return;
   if (state === "learnt") {
-    tell("success", `Learnt: it knows ${quoted(classes)} now. Drop an image above to try it.`);
+    tell("success", `Learnt: ${quoted(classes)}. Drop an image above to try it.`);
     renewed();
   } else {
     tell("problem", state === "stopped" ? "Stopped; the model is as it was." : `Not learnt: ${why}.`);
