@@ -142,11 +142,17 @@ def test_images_that_it_keeps_already_are_left_out() -> None:
     assert learner.memory.labels.tolist().count(0) == 30
 
 
-def test_some_of_many_images_are_held_out() -> None:
+def test_some_of_many_images_are_held_out(tmp_path: Path) -> None:
     learner = taught("replay", 0.02)
+    other = STREAM[0].classes[1]
+    learner.refresh(np.stack(pictures(other, 60, 100)), [other] * 40, validation=0.25)
     learner.refresh(np.stack(pictures(SCARCE, 60, 100)), [SCARCE] * 40, validation=0.25)
     usage = learner.model.usage
-    assert usage is not None and usage.held == (10, 0, 0, 0) and usage.images[0] == 33 and usage.calibration is not None
+    assert usage is not None and usage.held == (10, 10, 0, 0) and usage.images[0] == 33
+    assert usage.calibration is not None
+    learner.save(tmp_path / "model")
+    held = drcil.load(tmp_path / "model", **CPU).model.held.images
+    assert held is not None and held.counts(4).tolist() == [10, 10, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,11 @@ def measured(
 
 
 def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:
-    """Both, where there are both."""
-    return one.join(other) if one and other else one or other
+    """Both, by class, where there are both."""
+    if not (one and other):
+        return one or other
+    both = one.join(other)
+    return both.subset(np.argsort(both.labels, kind="stable"))
 
 
 def usage_after(model: Model, predictor: Predictor, learnt: ImageSet, done: Change) -> Usage:
