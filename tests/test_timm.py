@@ -51,6 +51,25 @@ def test_features_are_what_timm_pools(name: str) -> None:
     assert family_of(f"timm:{name}") == family
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("repvit_m0_9", "convolutional"),
+        ("poolformer_s12", "convolutional"),
+        ("caformer_s18", "transformer"),
+        ("fastvit_t8", "convolutional"),
+        ("sam2_hiera_tiny", "transformer"),
+        ("swin_tiny_patch4_window7_224", "transformer"),
+        ("botnet26t_256", "convolutional"),
+        ("mobilenetv4_hybrid_medium", "convolutional"),
+    ],
+)
+def test_the_family_is_what_the_net_is_made_of_not_what_it_is_called(name: str, family: str) -> None:
+    before = torch.get_rng_state()
+    assert family_of(f"timm:{name}") == family
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @torch.no_grad()
 def test_the_tokens_of_patches_are_there_where_a_class_token_is_the_answer() -> None:
     backbone = backbone_for("timm:vit_tiny_patch16_224", 3, 32).eval()
@@ -74,6 +93,8 @@ def test_a_description_builds_the_same_net_again() -> None:
 
 
 def test_what_timm_does_not_have_is_told() -> None:
+    with pytest.raises(UserError, match="backbone 'timm:' is incomplete; give it as timm:NAME, such as timm:resnet18"):
+        BACKBONES["timm:"]
     with pytest.raises(UserError, match="timm has no model 'resnet19'; did you mean 'resnet18'"):
         BACKBONES["timm:resnet19"]
     with pytest.raises(UserError, match=r"timm has no model 'resnet18\.a0_in1k'; did you mean 'resnet18\.a"):

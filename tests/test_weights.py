@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -14,8 +16,10 @@ from torch import Tensor, nn
 
 import drcil
 from drcil.cli import main
+from drcil.data.datasets import digits
 from drcil.errors import UserError
 from drcil.keys import randomness
+from drcil.models.versions import add_version
 from drcil.nets.build import build_backbone
 from drcil.nets.features import Backbone
 from drcil.nets.fitting import misfits, start_from
@@ -128,6 +132,18 @@ def named(backbone: Backbone) -> list[tuple[str, Tensor]]:
     return [(name, one) for name, one in backbone.state_dict().items() if not name.endswith("num_batches_tracked")]
 
 
+def test_what_stands_beside_the_backbone_is_named(trained: Backbone, tmp_path: Path) -> None:
+    """All but classifiers: nobody expects these."""
+    tensors = {
+        **prefixed(trained.state_dict(), "student.backbone."),
+        "student.projector.weight": torch.ones(2),
+        "student.head.weight": torch.ones(2),
+        "queue": torch.ones(3),
+    }
+    weights = Weights.of(save(tensors, tmp_path / "w.pth"))
+    assert misfits(fresh, weights).endswith("; 2 of other parts left out (student.projector.weight, queue)")
+
+
 def test_less_than_half_is_refused(tmp_path: Path) -> None:
     weights = Weights.of(save(fresh("resnet20").state_dict(), tmp_path / "w.pth"))
     assert "missing" in misfits(lambda: fresh("resnet32"), weights), "the smaller net is more than half of the larger"
@@ -138,7 +154,8 @@ def test_less_than_half_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"no weights", "not a complete zip archive"),
+        (b"no weights", r"not a complete zip archive; weights are a file of \.safetensors, one that torch\.save wrote"),
+        (b"", r"w\.pth cannot be used: the file is empty"),
         ({"epoch": 3}, "there are no tensors by name in it, nor under 'state_dict', .*; it has 'epoch'"),
         ({"state_dict": {"stem.conv.weight": torch.tensor([float("nan")])}}, "'stem.conv.weight' has values that are"),
         ({"args": Path("x")}, "holds Python objects other than tensors"),
@@ -157,7 +174,7 @@ def test_a_file_of_something_else_is_told(content: Any, sentence: str, tmp_path:
 def test_a_place_without_weights_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*none\.pth: No such file"):
         Weights.of(tmp_path / "none.pth")
-    with pytest.raises(UserError, match=r"is a directory without method\.safetensors"):
+    with pytest.raises(UserError, match=r"is a directory without method\.safetensors; give a file of weights, a model"):
         Weights.of(tmp_path)
 
 
@@ -184,6 +201,22 @@ def test_a_learner_starts_from_the_backbone_of_a_model(model: Path) -> None:
     before = dict(drcil.load(model).method.net.backbone.named_parameters())
     for name, parameter in learner.method.net.backbone.named_parameters():
         assert torch.equal(parameter, before[name]), name
+
+
+@pytest.mark.parametrize("form", ["model", "file", "run", "versions"])
+def test_a_model_is_normalised_as_the_one_was_whose_weights_it_starts_from(
+    form: str, model: Path, tmp_path: Path
+) -> None:
+    """Whatever the images of its own, and whichever the form in which a model lies on disk."""
+    place = {"model": model, "file": model / "method.safetensors"}.get(form, tmp_path / form)
+    if form == "run":
+        shutil.copytree(model, place / "tasks" / "01")
+    if form == "versions":
+        add_version(place, lambda directory: shutil.copytree(model, directory, dirs_exist_ok=True))
+    learner = drcil.Learner("replay", weights=place, epochs_scale=0.01)
+    light = np.random.default_rng(0).integers(200, 256, (8, 8, 8), dtype=np.uint8)
+    learner.learn(light, [0, 1] * 4)
+    assert (learner.model.data.mean, learner.model.data.std) == (digits.SPEC.mean, digits.SPEC.std)
 
 
 def test_a_learner_warns_of_misfits(model: Path, tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
 from .models.own_task import More, more_images, own_task
 from .models.predictor import Prediction, Predictor
+from .models.start import starting_weights
 from .models.usage import Kind
 from .nets.output import Readout
-from .nets.pretrained import named_weights
 from .streams.budget import Budget
 from .streams.memory import Memory
 from .streams.next_task import require_next
@@ -84,7 +84,7 @@ class Learner:
             seed=whole("seed", seed, SEED),
             epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
             settings=optional(instance, "settings", settings, Mapping) or {},
-            weights=named_weights(weights, instance("pretrained", pretrained, bool), backbone),
+            weights=starting_weights(weights, instance("pretrained", pretrained, bool), backbone),
             freeze=optional(text, "freeze", freeze),
         )
         size = optional(whole, "image_size", image_size, IMAGE_SIZE)

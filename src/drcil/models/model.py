@@ -117,7 +117,7 @@ def new_model(
     spec, readout = named_method(options.method)
     backbone = spec.backbone(data, options.backbone)
     if options.weights is not None:
-        data = _as_the_backbone_wants(data, backbone, shape)
+        data = _as_learnt_from(options.weights, data, backbone, shape)
     settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream, backbone)
     architecture = Architecture(backbone, shape.channels, shape.size, options.weights, options.freeze)
     given = spec.build.memory or options.memory
@@ -133,8 +133,13 @@ def new_model(
     )
 
 
-def _as_the_backbone_wants(data: DataSpec, backbone: str, shape: ImageShape) -> DataSpec:
-    """Weights want images normalised as those were that they were learnt from, where the backbone says how."""
+def _as_learnt_from(weights: Weights, data: DataSpec, backbone: str, shape: ImageShape) -> DataSpec:
+    """Weights want images normalised as those were that they were learnt from.
+
+    Those of a model say how; of others it is what the backbone's published ones want, if that is known.
+    """
+    if weights.mean is not None and weights.std is not None and len(weights.mean) == shape.channels:
+        return replace(data, mean=weights.mean, std=weights.std)
     wanted = preprocessing_of(backbone)
     normalisation = wanted.normalisation(shape.channels) if wanted else None
     return data if normalisation is None else replace(data, mean=normalisation[0], std=normalisation[1])

@@ -137,7 +137,7 @@ def of_family(family: Family) -> Callable[[Factory], Factory]:
 
 
 def family_of(backbone: str) -> Family:
-    """The family of a backbone by its name; none is built."""
+    """The family of a backbone by its name; none is built, but for outlines without memory."""
     return cast(Family, getattr(BACKBONES[backbone], "family", "convolutional"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Fit:
     unexpected: Sequence[str] = ()
     misshapen: Sequence[str] = ()
     """Those of another shape, with both shapes."""
+    elsewhere: Sequence[str] = ()
+    """Those of other parts of what was saved, beside the backbone and its classifier."""
     by_order: bool = False
     """Whether the names said nothing, and the order of the tensors did."""
 
@@ -44,7 +46,12 @@ class Fit:
     @property
     def misfits(self) -> str:
         """What did not fit, or how it was made to fit; empty: everything fitted by name."""
-        kinds = {"missing": self.missing, "not expected": self.unexpected, "of another shape": self.misshapen}
+        kinds = {
+            "missing": self.missing,
+            "not expected": self.unexpected,
+            "of another shape": self.misshapen,
+            "of other parts left out": self.elsewhere,
+        }
         told = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
         if self.by_order:
             told.append("the names are those of another program, so that the tensors were taken in their order")
@@ -81,20 +88,26 @@ def _usable(backbone: Backbone, weights: Weights) -> Fit:
 def fitted(backbone: Backbone, entries: Entries) -> Fit:
     """What of a file is which tensor of the backbone: by name behind a common prefix, else by order and shape."""
     own = backbone.as_published().state_dict()
-    named = _by_name(own, backbone.adapted(_without_prefix(entries.tensors, own)))
+    prefix = _prefix(entries.tensors, own)
+    under = {name.removeprefix(prefix): one for name, one in entries.tensors.items() if name.startswith(prefix)}
+    named = _by_name(own, backbone.adapted(under))
     if named.share < 0.5 and entries.in_order:
         return _by_order(own, entries.tensors) or named
-    return named
+    return replace(named, elsewhere=[name for name in entries.tensors if _left_out(name, prefix)])
 
 
-def _without_prefix(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries under the prefix (``module.``, ``net.backbone.``) behind which most names are the backbone's."""
+def _left_out(name: str, prefix: str) -> bool:
+    """Whether an entry is neither the backbone's, which stands behind the prefix, nor a classifier's."""
+    return not name.startswith(prefix) and _CLASSIFIERS.isdisjoint(name.split("."))
+
+
+def _prefix(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> str:
+    """The prefix (``module.``, ``net.backbone.``) behind which most names are the backbone's."""
     votes: Counter[str] = Counter()
     for name in given:
         parts = name.split(".")
         votes.update(".".join([*parts[:start], ""]) for start in range(len(parts)) if ".".join(parts[start:]) in own)
-    prefix = max(votes, key=lambda one: (votes[one], -one.count(".")), default="")
-    return {name.removeprefix(prefix): tensor for name, tensor in given.items() if name.startswith(prefix)}
+    return max(votes, key=lambda one: (votes[one], -one.count(".")), default="")
 
 
 def _by_name(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Fit:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError, shortened, unknown
-from ..keys import generator
+from ..keys import generator, randomness
 from .features import BACKBONES, Backbone, Family, Features, Preprocessing, parts_of
 from .timm_import import TIMM, import_timm
 
@@ -161,6 +161,8 @@ class TimmFactory:
 @cache
 def timm_factory(name: str) -> TimmFactory:
     """The model of this name; the nearest names, if timm has none."""
+    if not name.strip():
+        raise UserError(f"backbone '{TIMM}{name}' is incomplete; give it as {TIMM}NAME, such as {TIMM}resnet18")
     timm = import_timm()
     plain, _, tag = name.partition(".")
     if not timm.is_model(plain):
@@ -168,18 +170,37 @@ def timm_factory(name: str) -> TimmFactory:
     if tag and name not in timm.list_pretrained(f"{plain}.*"):
         raise _unknown(name, timm.list_pretrained(f"{plain}.*"))
     config = timm.get_pretrained_cfg(name)
-    family = _family(timm.model_entrypoint(plain).__module__.rpartition(".")[2])
-    return TimmFactory(name, family, Preprocessing(max(config.input_size[1:]), tuple(config.mean), tuple(config.std)))
+    preprocessing = Preprocessing(max(config.input_size[1:]), tuple(config.mean), tuple(config.std))
+    return TimmFactory(name, _family(plain), preprocessing)
 
 
 BACKBONES.register_prefix(TIMM, timm_factory)
 
 
-def _family(module: str) -> Family:
-    """Of the models in a module of timm."""
-    if module in _TRANSFORMERS or any(word in module for word in _WORDS):
-        return "transformer"
-    return "convolutional"
+def _family(name: str) -> Family:
+    """By an outline of the net, which takes no memory: a transformer attends.
+
+    Among nets that are not called so there are convolutional ones that attend here and there. In a transformer
+    attention is no exception beside convolutions, and batches are not normalised.
+    """
+    timm = import_timm()
+    module = timm.model_entrypoint(name).__module__.rpartition(".")[2]
+    called_so = module in _TRANSFORMERS or any(word in module for word in _WORDS)
+    try:
+        with torch.device("meta"), randomness("outline"):
+            parts = list(timm.create_model(name, pretrained=False, num_classes=0).modules())
+    except Exception:  # Some ask for numbers, which outlines do not have.
+        return "transformer" if called_so else "convolutional"
+    attention = sum(_attends(part) for part in parts)
+    convolutions = sum(isinstance(part, nn.Conv2d) and part.kernel_size != (1, 1) for part in parts)
+    norms = sum(isinstance(part, nn.BatchNorm2d) for part in parts)
+    is_one = attention > 0 if called_so else attention > norms and 2 * attention > convolutions
+    return "transformer" if is_one else "convolutional"
+
+
+def _attends(part: nn.Module) -> bool:
+    """Whether a module relates positions to each other; gates of channels have no heads and other names."""
+    return isinstance(getattr(part, "num_heads", None), int) or "Attention" in type(part).__name__
 
 
 def _create(name: str, channels_in: int, image_size: int) -> Any:

@@ -34,6 +34,9 @@ class Weights:
     file: str
     """By its absolute path."""
     seal: Seal
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """How the images were normalised that they were learnt from, by channel; None: the backbone may know."""
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Weights:
@@ -41,9 +44,13 @@ class Weights:
         file = given_path("the path of weights", path).expanduser().absolute()
         if os.path.isdir(file):
             if not os.path.isfile(file / _OF_A_MODEL):
-                raise UserError(f"{file} is a directory without {_OF_A_MODEL}; give a file of weights, or a model")
+                raise UserError(
+                    f"{file} is a directory without {_OF_A_MODEL}; give a file of weights, a model, or a run that has "
+                    "finished a task"
+                )
             file = file / _OF_A_MODEL
-        file_size(file, _LIMIT)
+        if file_size(file, _LIMIT) == 0:
+            raise UserError(f"the weights {file} cannot be used: the file is empty")
         return cls(str(file), Seal.of_file(file))
 
 
@@ -63,10 +70,15 @@ def read_weights(weights: Weights) -> Entries:
         raise UserError(f"the weights {path} are needed to begin, but there is no such file; restore it")
     if file_size(path, _LIMIT) != weights.seal.size or Seal.of_file(path) != weights.seal:
         raise UserError(f"the weights {path} are not those that were named at first: the file has changed; restore it")
-    if path.suffix == _SAFETENSORS:
-        entries = Entries(read_tensors(path)[0], in_order=False)
-    else:
-        entries = Entries(_state_dict(path, read_torch_file(path, _LIMIT, before_archives=True)), in_order=True)
+    try:
+        if path.suffix == _SAFETENSORS:
+            entries = Entries(read_tensors(path)[0], in_order=False)
+        else:
+            entries = Entries(_state_dict(path, read_torch_file(path, _LIMIT, before_archives=True)), in_order=True)
+    except UserError as error:
+        raise UserError(
+            f"{error}; weights are a file of {_SAFETENSORS}, one that torch.save wrote, or a model"
+        ) from None
     for name, tensor in entries.tensors.items():
         if tensor.is_floating_point() and tensor.layout == torch.strided and not tensor.isfinite().all():
             raise UserError(f"the weights {path} cannot be used: '{name}' has values that are not finite")

@@ -16,8 +16,8 @@ from ..errors import UserError
 from ..limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, TASKS, VALIDATION
 from ..limits import ORDER_SEED as ORDER_SEEDS
 from ..methods.spec import named_method
+from ..models.start import starting_weights
 from ..nets.features import BACKBONES, preprocessing_of
-from ..nets.pretrained import named_weights
 from ..nets.weights import Weights
 from ..recipes import load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
@@ -111,7 +111,7 @@ def make_settings(**given: Any) -> RunSettings:
         if name in chosen:
             table[chosen[name]]
     data = find_dataset(parse_stream(chosen["stream"]).dataset)[0].spec
-    weights = named_weights(chosen.pop("weights", None), chosen.pop("pretrained", False), chosen.get("backbone"))
+    weights = starting_weights(chosen.pop("weights", None), chosen.pop("pretrained", False), chosen.get("backbone"))
     values = merge(load_profile(chosen.get("profile", "full"), data.kind, spec.family), chosen)
     wanted = preprocessing_of(spec.backbone(data, values.get("backbone")))
     if data.photographs and wanted is not None:
