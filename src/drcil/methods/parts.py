@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -86,14 +87,9 @@ def build_part(description: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
     """A part of this description that holds these tensors, in evaluation mode."""
     build = PARTS[description["part"]]
     # Building draws initial weights, only to overwrite them: nobody else's draws shall depend on that.
-    with randomness("overwritten"):
-        # First without memory: a description may tell of more than the tensors fill, and of more than there is.
-        outline = _outline(build, description)
-        if outline is not None:
-            _require_fit(outline, tensors)
+    with randomness("overwritten"), _Room(_SPARE + 4 * sum(tensor.numel() for tensor in tensors.values())):
         part = build(description)
-    if outline is None:
-        _require_fit(part, tensors)
+    _require_fit(part, tensors)
     if json.loads(json.dumps(part.describe())) != description:
         raise UserError(f"what is built from the description calls itself {json.dumps(part.describe())}")
     part.load_state_dict(tensors)
@@ -101,25 +97,29 @@ def build_part(description: dict[str, Any], tensors: dict[str, Tensor]) -> Part:
     return part
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Within the block tensors are not filled with random numbers."""
+_SPARE = 2**22
+"""Numbers that parts may have besides those that are stored."""
+_FILLED = {torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.rand, torch.randn}
+"""What makes tensors of a size that is given."""
+
+
+class _Room(TorchFunctionMode):
+    """Within the block there is room for so many numbers: a description may tell of more than the tensors fill, and of
+    more than there is.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.left = numbers
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if function in (Tensor.normal_, Tensor.uniform_) else function(*args, **(kwargs or {}))
-
-
-def _outline(build: Callable[[dict[str, Any]], Part], description: dict[str, Any]) -> Part | None:
-    """The part on torch's device without memory; None where it looks at its numbers while it is built."""
-    try:
-        # Random numbers that are nowhere would take half of the time.
-        with torch.device("meta"), _WithoutDraws():
-            return build(description)
-    except NotImplementedError:  # torch's word for an operation that needs numbers
-        return None
-    except RuntimeError as error:
-        if "meta" in str(error):
-            return None
-        raise
+        kwargs = kwargs or {}
+        if function in _FILLED:
+            size = kwargs.get("size", args[0] if args and isinstance(args[0], Sequence) else args)
+            self.left -= max(0, math.prod(size))
+            if self.left < 0:
+                raise UserError("the description is of something larger than the tensors")
+        return function(*args, **kwargs)
 
 
 def _require_fit(part: Part, tensors: dict[str, Tensor]) -> None:
