@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import UserError
+    from .exporting.export import Exported, export
     from .heads import DynamicResidualHead, ResidualHead
     from .learner import Learner
     from .learner import load_learner as load
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DynamicResidualHead",
+    "Exported",
     "Learner",
     "Prediction",
     "Predictor",
     "ResidualHead",
     "UserError",
     "configure",
+    "export",
     "load",
     "load_predictor",
     "stream",
@@ -37,12 +40,14 @@ __all__ = [
 
 _HOMES = {
     "DynamicResidualHead": ("heads", "DynamicResidualHead"),
+    "Exported": ("exporting.export", "Exported"),
     "Learner": ("learner", "Learner"),
     "Prediction": ("models.predictor", "Prediction"),
     "ResidualHead": ("heads", "ResidualHead"),
     "UserError": ("errors", "UserError"),
     "Predictor": ("models.predictor", "Predictor"),
     "configure": ("process", "configure"),
+    "export": ("exporting.export", "export"),
     "load": ("learner", "load_learner"),
     "load_predictor": ("models.predictor", "load_predictor"),
     "stream": ("streams.stream", "make_stream"),

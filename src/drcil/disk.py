@@ -43,6 +43,33 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
+@contextmanager
+def finished_file(path: Path) -> Iterator[Path]:
+    """Within the block a file is made at the place that it gives, beside ``path``; at its end it takes its name.
+
+    That is for files that others write, or that are looked at first. If the block fails nothing is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        remove_directory(temporary)
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        made = temporary / path.name
+        yield made
+        try:
+            with open(made, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(made, path)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise _unwritable(path, error) from error
+    finally:
+        with suppress(OSError):
+            remove_directory(temporary)
+
+
 def make_directory(path: Path) -> None:
     """A directory with all above it, if it is not there."""
     try:

@@ -20,6 +20,7 @@ from .check import check
 from .compare import compare
 from .data import app as data
 from .evaluate import evaluate
+from .export import export
 from .import_ import import_checkpoints
 from .info import info
 from .learn import learn
@@ -75,6 +76,7 @@ app.command()(evaluate)
 app.command()(learn)
 app.command()(predict)
 app.command()(serve)
+app.command()(export)
 app.command()(info)
 app.command()(rename)
 app.command()(undo)

@@ -149,12 +149,12 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     """(image / 255 - mean) / std per channel, as float32 in the memory format of the images."""
     # Constants take the layout of one image, so that the inner loop runs along memory in either format.
     scale, shift = torch.empty_like(images[:1], dtype=torch.float32), torch.empty_like(images[:1], dtype=torch.float32)
-    factor, offset = _normalisation(tuple(mean), tuple(std), images.device)
+    factor, offset = normalisation(tuple(mean), tuple(std), images.device)
     return (images * scale.copy_(factor)).sub_(shift.copy_(offset))
 
 
 @lru_cache(maxsize=8)
-def _normalisation(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def normalisation(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """1 / (255 std) and mean / std, (1, C, 1, 1) each, moved to a device once and not with every batch."""
     centre, width = torch.tensor(mean).view(1, -1, 1, 1), torch.tensor(std).view(1, -1, 1, 1)
     return (1 / (255 * width)).to(device), (centre / width).to(device)

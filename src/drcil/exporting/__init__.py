@@ -1,0 +1,1 @@
+"""A model as one file for other programs: images in, probabilities out."""
