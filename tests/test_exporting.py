@@ -116,22 +116,24 @@ class TestView:
         assert 0 < np.abs(levels - expected).mean() < 1 and np.abs(levels - expected).max() <= 8
 
 
+@pytest.fixture(scope="module")
+def file(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    place = tmp_path_factory.mktemp("onnx") / "digits.onnx"
+    assert main(["export", str(model), "--out", str(place), "--threads", "1", "--json"]) == 0
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+    return place
+
+
+@pytest.fixture(scope="module")
+def session(file: Path) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+
 class TestOnnx:
-    @pytest.fixture(scope="class")
-    def file(self, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        pytest.importorskip("onnxscript")
-        pytest.importorskip("onnxruntime")
-        place = tmp_path_factory.mktemp("onnx") / "digits.onnx"
-        assert main(["export", str(model), "--out", str(place), "--threads", "1", "--json"]) == 0
-        assert [path.name for path in place.parent.iterdir()] == [place.name]
-        return place
-
-    @pytest.fixture(scope="class")
-    def session(self, file: Path) -> Any:
-        import onnxruntime
-
-        return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-
     def test_images_of_any_size_are_answered_as_predict_does(
         self, session: Any, model: Path, pictures: list[Path]
     ) -> None:
