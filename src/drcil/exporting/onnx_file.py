@@ -49,7 +49,7 @@ def opened(path: Path) -> Answer:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = _ERRORS_ONLY
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda images: session.run([OUTPUT], {INPUT: images})[0]  # type: ignore[no-any-return]
+    return lambda images: session.run([OUTPUT], {INPUT: images})[0]
 
 
 def _tidied(graph: Any) -> None:
