@@ -26,7 +26,7 @@ from drcil.data.datasets.load import find_source, load_dataset
 from drcil.data.identity import data_identity, difference
 from drcil.data.sources.imageset import Draw
 from drcil.errors import UserError
-from drcil.learner import load_learner
+from drcil.learner import Learner, load_learner
 from drcil.streams.stream import make_stream
 from drcil.train.events import StepDone
 from test_resume import Watch, assert_same, make_run, outcome
@@ -189,6 +189,20 @@ class TestRuns:
         (best,) = learner.predict(pictures("test")[0][0])
         assert best.label in NAMES
 
+    def test_a_model_that_carries_its_exemplars_needs_no_dataset(self, saved: Path, tmp_path: Path) -> None:
+        shutil.copytree(saved, tmp_path / "gone")
+        stream = make_stream(f"hf:{tmp_path / 'gone'}-b0-2", image_size=8)
+        learner = Learner("replay", backbone="resnet-digits", memory="8", epochs_scale=0.001)
+        learner.learn(stream[0])
+        learner.save(tmp_path / "model", exemplars="images")
+        shutil.rmtree(tmp_path / "gone")
+        remembered = load_learner(tmp_path / "model").memory.images
+        assert remembered is not None and learner.memory.images is not None
+        expected = learner.memory.images
+        seen = remembered.source.read(remembered.rows).flatten(1)
+        again = make_stream(f"hf:{saved}-b0-2", image_size=8)[0].new.source.read(expected.rows).flatten(1)
+        assert torch.equal(seen, again) and remembered.labels.tolist() == expected.labels.tolist()
+
     def test_images_cannot_change_halfway(self, saved: Path, tmp_path: Path) -> None:
         place = tmp_path / "mine"
         shutil.copytree(saved, place)
@@ -217,6 +231,14 @@ class TestRuns:
         assert printed.err == ""
         assert printed.out.splitlines()[1] == "train: 40 images, 10 per class, 224x224 RGB"
         assert not datasets.utils.are_progress_bars_disabled()
+
+
+def test_a_dataset_is_fetched_into_the_cache_of_the_library(
+    folder: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "fetch", f"hf:{folder}"]) == 0
+    place = Path(capsys.readouterr().out.strip())
+    assert own_cache in place.parents and any(place.glob("*.arrow"))
 
 
 class TestRefusals:

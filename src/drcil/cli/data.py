@@ -93,11 +93,16 @@ def fetch(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> N
 
     screen = console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        bar = progress.add_task("downloading", total=None, visible=False)
-        folder = download(
-            dataset,
-            data_directory(data),
-            progress=lambda done, total: progress.update(bar, completed=done, total=total, visible=True),
-        )
+    progress = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    bar = progress.add_task("downloading", total=None)
+
+    def show(done: int, total: int | None) -> None:
+        progress.start()  # Not before: a library that fetches by itself has bars of its own.
+        progress.update(bar, completed=done, total=total)
+
+    try:
+        folder = download(dataset, data_directory(data), progress=show)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
     print(folder)

@@ -93,9 +93,9 @@ def streams() -> Entries:
 
 
 def dataset(entry: DatasetEntry) -> dict[str, Any]:
-    from ..data.datasets.dataset import Archive
+    from ..data.datasets.dataset import ByHand
 
-    return {"name": entry.form, **summary(entry.load), "fetchable": isinstance(entry.home, Archive)}
+    return {"name": entry.form, **summary(entry.load), "fetchable": not isinstance(entry.home, ByHand)}
 
 
 def summary(entry: Any) -> dict[str, Any]:

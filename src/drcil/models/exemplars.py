@@ -12,7 +12,7 @@ from torch import Tensor
 from ..data.datasets.load import find_source
 from ..data.sources.description import Chain, Description, Embedded, Kept, leaves
 from ..data.sources.digests import LENGTH, digests, require_same
-from ..data.sources.files import FileSource
+from ..data.sources.files import EncodedSource
 from ..data.sources.imageset import ArraySource, ChainSource, ImageSet, ImageShape, Source, copied
 from ..data.sources.kept import KeptSource, keep_picture
 from ..errors import UserError
@@ -47,14 +47,14 @@ def _carried(images: ImageSet, directory: Path) -> ImageSet:
     source, rows = images.source, images.rows
     parts = source.parts if isinstance(source, ChainSource) else (source,)
     part, local = source.locate(rows) if isinstance(source, ChainSource) else (np.zeros_like(rows), rows)
-    files = [index for index, own in enumerate(parts) if isinstance(own, FileSource)]
+    files = [index for index, own in enumerate(parts) if isinstance(own, EncodedSource)]
     moved = np.flatnonzero(np.isin(part, files))
     if not len(moved):
         return images
     names = []
     for place in moved:
         own = parts[part[place]]
-        assert isinstance(own, FileSource)
+        assert isinstance(own, EncodedSource)
         names.append(keep_picture(own, int(local[place]), directory))
     different = sorted(set(names))
     copies = KeptSource(directory, different, source.size, own.resize, source.channels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from ...errors import UserError
@@ -77,6 +78,14 @@ class ByHand:
     """Why not, and what to do: follows "… cannot be fetched: "."""
 
 
+@dataclass(frozen=True)
+class ByLibrary:
+    """A dataset that another library fetches, into a cache of its own."""
+
+    fetch: Callable[[str], Path]
+    """From what stands behind the colon to the directory where it is; the library shows its progress."""
+
+
 UNKNOWN_HOME = ByHand("nothing says where it comes from")
 
 
@@ -93,7 +102,7 @@ class DatasetEntry:
     """None: known once it is loaded."""
     cuts: tuple[str, ...] = ()
     """How published streams cut it, such as ``b0-10`` or ``lt-ordered-b50-5``, where the number of classes is known."""
-    home: Archive | ByHand = UNKNOWN_HOME
+    home: Archive | ByHand | ByLibrary = UNKNOWN_HOME
     argument: str | None = None
     """What has to follow the name after a colon, such as ``PATH`` for ``folder:PATH``; None: nothing may."""
 
@@ -118,7 +127,7 @@ def dataset(
     spec: DataSpec,
     classes: int | None = None,
     cuts: tuple[str, ...] = (),
-    home: Archive | ByHand = UNKNOWN_HOME,
+    home: Archive | ByHand | ByLibrary = UNKNOWN_HOME,
     argument: str | None = None,
 ) -> Callable[[Load], Load]:
     """Register a function that loads a dataset; its docstring's first sentence is the summary."""

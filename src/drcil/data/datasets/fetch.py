@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 from ...errors import UserError
 from ...reading import file_size, is_file
 from .archive import BROKEN, members
-from .dataset import ByHand, find_dataset
+from .dataset import ByHand, ByLibrary, find_dataset
 
 Progress = Callable[[int, int | None], None]
 """(bytes so far, bytes in all if known)"""
@@ -34,7 +34,10 @@ def fetch(name: str, data_dir: Path, url: str | None = None, progress: Progress 
 
     What is there and right is left alone. ``url``: another place that offers the same archive.
     """
-    home = find_dataset(name)[0].home
+    entry, argument = find_dataset(name)
+    home = entry.home
+    if isinstance(home, ByLibrary):
+        return home.fetch(*argument)
     if isinstance(home, ByHand):
         raise UserError(f"{name} cannot be fetched: {home.reason}")
     with _disk_errors_told(data_dir):

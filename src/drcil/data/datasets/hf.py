@@ -23,7 +23,7 @@ from ..labels import class_name
 from ..sources.decode import STANDARD
 from ..sources.imageset import ImageSet
 from ..sources.table import TableSource
-from .dataset import ByHand, Dataset, dataset
+from .dataset import ByLibrary, Dataset, dataset
 from .folder import SPEC
 from .hf_library import import_datasets, load_splits, local_path
 from .splits import require_common, set_aside, some
@@ -46,7 +46,14 @@ class Place(NamedTuple):
         return "".join((f"hf:{self.name}", *(f",{name}={value}" for name, value in self.options.items())))
 
 
-@dataset("hf", spec=SPEC, home=ByHand("it is fetched when it is first used"), argument="NAME")
+def fetch_hf(place: str) -> Path:
+    """Have the library fetch a dataset into its cache; where it is."""
+    named = parse_place(place)
+    splits = load_splits(named.name, named.options.get("config"), named.options.get("revision"), shown=True)
+    return Path(next(iter(splits.values())).cache_files[0]["filename"]).parent
+
+
+@dataset("hf", spec=SPEC, home=ByLibrary(fetch_hf), argument="NAME")
 def load_hf(place: str, root: Path | None = None, image_size: int | None = None) -> Dataset:
     """A dataset of the Hugging Face hub, or on disk. Options stand behind commas: see `OPTIONS`."""
     named = parse_place(place)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,16 @@ def local_path(name: str) -> Path | None:
     return None
 
 
-def load_splits(name: str, config: str | None, revision: str | None) -> dict[str, Any]:
+def load_splits(name: str, config: str | None, revision: str | None, shown: bool = False) -> dict[str, Any]:
     """The splits of a dataset, by name; a dataset that was saved without splits is ``train``.
+
+    ``shown``: the library may show its progress.
 
     From the hub, or from this machine's cache of it; or from a directory, where ``save_to_disk`` wrote it, or
     with files of a format that the library knows. Code of a dataset is never run.
     """
     library, path = import_datasets(), local_path(name)
-    with _quietly(library):
+    with nullcontext() if shown else _quietly(library):
         try:
             if path is not None and _is_saved(path):
                 found = library.load_from_disk(str(path))

@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor
 
 from ...errors import UserError
-from ...reading import file_size, unreadable
+from ...reading import file_size, read_bytes, unreadable
 from .decode import Mode, Pixels, centre_view, random_view, short_side
 from .description import Files
 from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
-from .opening import UNREADABLE, damage, damage_of, open_picture, reason
+from .opening import FILE_LIMIT, UNREADABLE, damage, damage_of, open_picture, reason
 
 _THREADS = 8
 _CHUNK = 64
@@ -73,7 +73,15 @@ class PictureSource(Source):
         return random_view(picture, self.size, Random(key), self.mode)
 
 
-class FileSource(PictureSource):
+class EncodedSource(PictureSource):
+    """Pictures that are on disk as their files are."""
+
+    @abstractmethod
+    def content(self, row: int) -> bytes:
+        """The file of a picture, not decoded."""
+
+
+class FileSource(EncodedSource):
     """The files of a list. ``skipped`` names those found unreadable: they keep their row, but no image set has it."""
 
     def __init__(
@@ -93,6 +101,9 @@ class FileSource(PictureSource):
 
     def picture(self, row: int) -> AbstractContextManager[Image.Image]:
         return open_picture(self.files.path(row))
+
+    def content(self, row: int) -> bytes:
+        return read_bytes(Path(self.files.path(row)), FILE_LIMIT)
 
     def name(self, row: int) -> str:
         return self.files.path(row)

@@ -16,8 +16,8 @@ from .description import Kept
 from .digests import LENGTH
 from .encode import ROOM, smaller_jpeg
 from .filelist import FileList
-from .files import FileSource
-from .opening import FILE_LIMIT, open_picture
+from .files import EncodedSource, FileSource
+from .opening import FILE_LIMIT
 
 _LARGE = 256 * 2**10
 """Bytes of a picture that is kept as it is. Larger ones are kept smaller, where that does not cost what is seen."""
@@ -40,17 +40,16 @@ class KeptSource(FileSource):
         return cls(directory, description.files, description.size, description.resize, description.channels)
 
 
-def keep_picture(source: FileSource, row: int, directory: Path) -> str:
+def keep_picture(source: EncodedSource, row: int, directory: Path) -> str:
     """Copy a picture into the directory, and say its name there.
 
     One that is kept already is shared, not copied, where the disk can do that.
     """
-    path = Path(source.files.path(row))
     if isinstance(source, KeptSource):
-        return _shared(path, directory)
-    with open_picture(path) as picture:
+        return _shared(Path(source.files.path(row)), directory)
+    with source.picture(row) as picture:
         suffix = _SUFFIXES.get(picture.format or "")
-        content = read_bytes(path, FILE_LIMIT) if suffix else b""
+        content = source.content(row) if suffix else b""
         if not suffix or len(content) > _LARGE:
             suffix, content = "jpg", smaller_jpeg(whole(picture, source.mode), ROOM * source.size)
     name = f"{hashlib.sha256(content).digest()[:LENGTH].hex()}.{suffix}"

@@ -12,14 +12,14 @@ from PIL import Image
 
 from ...errors import UserError
 from ...reading import read_bytes
-from .files import PictureSource
+from .files import EncodedSource
 from .opening import FILE_LIMIT, open_picture, picture_in
 
 _LOOKED_AT = 64
 """Pictures by which the size of all is estimated."""
 
 
-class TableSource(PictureSource):
+class TableSource(EncodedSource):
     """The pictures of one column, opened when they are read. The table stays on disk."""
 
     def __init__(self, table: Any, column: str, dataset: str, split: str, size: int) -> None:
@@ -41,14 +41,13 @@ class TableSource(PictureSource):
         return {"kind": "dataset", "name": self.dataset, "split": self.split, "size": self.size}
 
     def digest(self, row: int) -> bytes:
-        return hashlib.sha256(self._content(row)).digest()
+        return hashlib.sha256(self.content(row)).digest()
 
     def stored_bytes(self) -> int:
         rows = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT, dtype=np.int64)).tolist()
-        return -(-sum(len(self._content(row)) for row in rows) // len(rows))
+        return -(-sum(len(self.content(row)) for row in rows) // len(rows))
 
-    def _content(self, row: int) -> bytes:
-        """The file of the picture."""
+    def content(self, row: int) -> bytes:
         try:
             content, path = self._stored(row)
         except ValueError as error:
