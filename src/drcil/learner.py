@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from .arguments import function, instance, number, one_of, optional, text, whole
 from .data.augment import build_augment
+from .data.labels import class_names
 from .data.sources.imageset import ImageSet, ImageShape
 from .errors import UserError, unknown
 from .inference.inference import Inference
@@ -23,6 +24,7 @@ from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
 from .methods import Method
 from .methods.rehearsal import StageWork, rehearse_next
 from .models.directory import read_model, save_model
+from .models.forgetting import forget_classes
 from .models.holding import change, joined, usage_after
 from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
@@ -135,7 +137,7 @@ class Learner:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of classes each learnt task brought."""
+        """Number of classes that each learnt task brought and that are still there."""
         return self._model.sizes if self._model else ()
 
     @property
@@ -200,12 +202,12 @@ class Learner:
             self._measure(more.images, more.held, "refresh", more.classes(model.classes), started)
 
     def _measure(
-        self, learnt: ImageSet, held: ImageSet | None, what: Kind, classes: Sequence[str], started: float
+        self, learnt: ImageSet | None, held: ImageSet | None, what: Kind, classes: Sequence[str], started: float
     ) -> None:
         """Note what was done, and what the images that are held out say of it."""
         model = self.model
         model.held.images = joined(model.held.images, held)
-        done = change(what, classes, len(learnt), time.monotonic() - started)
+        done = change(what, classes, len(learnt or ()), time.monotonic() - started)
         model.usage = usage_after(model, self.predictor(), learnt, done)
         self._predictor = None
 
@@ -234,6 +236,20 @@ class Learner:
         for caution in self._model.method.cautions():
             warnings.warn(caution, stacklevel=3)
         return self._model
+
+    def forget(self, classes: str | Sequence[str]) -> None:
+        """Let go of classes: their rows, exemplars, held-out images, statistics and counts. Other scores stay the same.
+
+        Layers that all classes share stay as they are, with what they learnt from images of these classes.
+        """
+        self._require_learnt("forget")
+        names = class_names([classes] if isinstance(classes, str) else classes)
+        with self._all_or_nothing():
+            started = time.monotonic()
+            forget_classes(self.model, names)
+            self._predictor = None
+            if self.model.usage is not None:
+                self._measure(None, None, "forget", names, started)
 
     def rename(self, old: str, new: str) -> None:
         """Call a class by another name; nothing else changes."""

@@ -222,9 +222,10 @@ def taskwise_distillation(
     - ``form="binary"``: mean over tasks, samples and the task's classes of -q log p - (1 - q) log(1 - p);
     - ``form="softmax"``: sum over tasks of KD_T.
 
-    A task of one class teaches nothing: its softmax is 1.
+    A task of one class teaches nothing: its softmax is 1. One without any class, all forgotten, counts for nothing.
     """
-    students, teachers = (torch.split(logits, list(task_sizes), dim=1) for logits in (student, teacher.detach()))
+    sizes = [size for size in task_sizes if size]
+    students, teachers = (torch.split(logits, sizes, dim=1) for logits in (student, teacher.detach()))
     pairs = list(zip(students, teachers, strict=True))
     if form == "softmax":
         return torch.stack([distillation(own, taught, temperature) for own, taught in pairs]).sum()

@@ -15,7 +15,7 @@ import typer
 
 from .. import __version__
 from ..errors import FaultError, Interrupted, UserError, shortened
-from .change import rename, undo
+from .change import forget, rename, undo
 from .check import check
 from .compare import compare
 from .data import app as data
@@ -79,6 +79,7 @@ app.command()(serve)
 app.command()(export)
 app.command()(info)
 app.command()(rename)
+app.command()(forget)
 app.command()(undo)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)

@@ -1,4 +1,4 @@
-"""``drcil rename`` and ``drcil undo``: changes of a model that teach it nothing."""
+"""``drcil rename``, ``drcil forget`` and ``drcil undo``: changes of a model that teach it nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UserError
 from .checks import usable
 from .options import Plugin
 from .output import console
@@ -25,6 +26,25 @@ def rename(
 
     change(model, old, new)
     console().print(f"{model}: '{old}' is now '{new}'", markup=False, soft_wrap=True)
+
+
+def forget(
+    model: Kept,
+    classes: Annotated[
+        list[str] | None, typer.Argument(metavar="CLASS...", help="Classes that it shall not know any more.")
+    ] = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove older versions, which have the classes.")] = False,
+    plugin: Plugin = None,
+) -> None:
+    """Let a model forget classes: their rows, images and statistics. The scores of all others stay the same."""
+    from ..teaching.change import forget as change
+
+    if not classes and not purge:
+        raise UserError("name the classes to forget, or give --purge to remove older versions alone")
+    left = change(model, classes or (), purged=purge)
+    said = f"{model} knows {len(left)} class{'' if len(left) == 1 else 'es'}: {', '.join(left)}"
+    older = "older versions are gone" if purge else "older versions still have what is forgotten; --purge removes them"
+    console().print(f"{said}; {older}", markup=False, soft_wrap=True)
 
 
 def undo(model: Kept, plugin: Plugin = None) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import instance, whole
-from ..errors import WrongTypeError, WrongValueError
+from ..errors import UserError, WrongTypeError, WrongValueError
 from ..limits import CHANNELS, CLASSES
 from ..registry import Registry
 
@@ -39,7 +39,7 @@ class Head(nn.Module, ABC):
         super().__init__()
         self.channels = whole("channels", channels, CHANNELS)
         self.tasks: list[int] = []
-        """Number of classes each task brought."""
+        """Number of classes that each task brought and that are still there."""
 
     @property
     def classes(self) -> int:
@@ -48,6 +48,19 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def grow(self, new_classes: int) -> None:
         """Open a task: add rows for its classes. Old rows are kept bit for bit."""
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of classes, by their columns. The logits of all others stay what they are, and close up."""
+        kept = [column for column in range(self.classes) if column not in classes]
+        self.keep(kept)
+        self.tasks[:] = remaining(self.tasks, kept)
+
+    def keep(self, columns: Sequence[int]) -> None:
+        """Keep the rows of these classes, and nothing of the others; here, those of the layer ``classifier``."""
+        classifier = getattr(self, "classifier", None)
+        if not isinstance(classifier, nn.Linear):
+            raise UserError(f"a head of the kind {type(self).__name__} cannot forget classes")
+        self.classifier = kept_linear(classifier, columns)
 
     @abstractmethod
     def forward(self, features: Tensor) -> Logits:
@@ -83,6 +96,30 @@ HEADS: Registry[Callable[..., Head]] = Registry("head", "drcil.heads")
 def require_classes(new_classes: int) -> None:
     """A task that brings no class cannot be opened."""
     whole("the number of new classes", new_classes, CLASSES)
+
+
+class Growing(Protocol):
+    """What opens tasks and lets go of classes: a head, or a net with one."""
+
+    def grow(self, new_classes: int) -> None: ...
+
+    def forget(self, classes: Collection[int]) -> None: ...
+
+
+def grow_all(growing: Growing, tasks: Sequence[int]) -> None:
+    """Open tasks of these sizes one after the other; of a size of 0 all classes were forgotten."""
+    opened = [max(1, size) for size in tasks]
+    for size in opened:
+        growing.grow(size)
+    gone = [sum(opened[:place]) for place, size in enumerate(tasks) if size == 0]
+    if gone:
+        growing.forget(gone)
+
+
+def remaining(tasks: Sequence[int], kept: Sequence[int]) -> list[int]:
+    """How many classes of each task are among those kept."""
+    ends = [sum(tasks[: place + 1]) for place in range(len(tasks))]
+    return [sum(end - size <= column < end for column in kept) for end, size in zip(ends, tasks, strict=True)]
 
 
 def as_map(features: Tensor, channels: int) -> Tensor:
@@ -131,3 +168,9 @@ def grown_linear(old: nn.Linear, channels: int, new_classes: int) -> nn.Linear:
     fresh = new_linear(channels, new_classes).to(old.weight.device, old.weight.dtype)
     with torch.no_grad():
         return linear_of(torch.cat([old.weight, fresh.weight]), torch.cat([old.bias, fresh.bias]))
+
+
+def kept_linear(layer: nn.Linear, rows: Sequence[int]) -> nn.Linear:
+    """The layer with these rows of it, bit for bit."""
+    chosen = list(rows)
+    return linear_of(layer.weight.detach()[chosen], layer.bias.detach()[chosen])

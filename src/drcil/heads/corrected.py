@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +28,13 @@ class CorrectedHead(LinearHead):
         like = self.classifier.weight
         neutral = torch.tensor([1.0, 0.0], device=like.device, dtype=like.dtype)
         self.pairs.append(nn.Parameter(neutral, requires_grad=False))
+
+    @torch.no_grad()
+    def forget(self, classes: Collection[int]) -> None:
+        super().forget(classes)
+        for pair, size in zip(self.pairs, self.tasks, strict=True):
+            if size == 0:
+                pair.copy_(pair.new_tensor([1.0, 0.0]))
 
     @property
     def newest(self) -> nn.Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,13 @@ class CosineHead(Head):
         self.old_rows = nn.Parameter(self.rows().detach())
         self.new_rows = nn.Parameter(fresh.to(self.old_rows))
         self.tasks.append(new_classes)
+
+    def keep(self, columns: Sequence[int]) -> None:
+        old = len(self.old_rows)
+        self.old_rows, self.new_rows = (
+            nn.Parameter(rows.detach()[[column - first for column in columns if 0 <= column - first < len(rows)]])
+            for rows, first in ((self.old_rows, 0), (self.new_rows, old))
+        )
 
     def rows(self) -> Tensor:
         """The directions of all classes, (classes, proxies, channels)."""

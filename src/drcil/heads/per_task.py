@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .base import Head, Logits, require_classes
+from .base import Head, Logits, kept_linear, require_classes
 
 
 class PerTaskHead(Head):
@@ -30,6 +31,19 @@ class PerTaskHead(Head):
             fresh.to(known.device, known.dtype)
         self.classifiers.append(fresh)
         self.tasks.append(new_classes)
+
+    def keep(self, columns: Sequence[int]) -> None:
+        start = 0
+        for layers, size in zip(self.classifiers, self.tasks, strict=True):
+            assert isinstance(layers, nn.Sequential)
+            own = [column - start for column in columns if start <= column < start + size]
+            norm, linear = layers
+            assert isinstance(norm, nn.LayerNorm)
+            assert isinstance(linear, nn.Linear)
+            if not own:
+                norm.reset_parameters()
+            layers[1] = kept_linear(linear, own)
+            start += size
 
     def forward(self, features: Tensor) -> Logits:
         own = torch.split(features, self.channels, dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ class Scales(nn.Module):
         """Open a task: its classes begin with 1, the others keep their factors bit for bit."""
         self.values = nn.Parameter(torch.cat([self.values.detach(), self.values.new_ones(new_classes)]))
 
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of the factors of classes."""
+        kept = [column for column in range(len(self.values)) if column not in classes]
+        self.values = nn.Parameter(self.values.detach()[kept])
+
     def forward(self, logits: Tensor) -> Tensor:
         return self.values * logits
 
@@ -37,6 +43,10 @@ class ScaledHead(Head):
     def grow(self, new_classes: int) -> None:
         self.head.grow(new_classes)
         self.scales.grow(new_classes)
+
+    def forget(self, classes: Collection[int]) -> None:
+        self.head.forget(classes)
+        self.scales.forget(classes)
 
     def forward(self, features: Tensor) -> Logits:
         """The fused logits scaled; those of branches, and by-products, as they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -120,6 +120,14 @@ class Method(ABC):
     def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
         """The stage that balances the classifier of a net on exemplars of all classes."""
         return balancing(net, exemplars, self.settings.schedules())
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of classes, by label: every part lets go of what it keeps of them; labels above close up."""
+        for name, part in self.parts.items():
+            if not hasattr(part, "forget"):
+                raise UserError(f"the part '{name}' of the method cannot forget classes")
+        for part in self.parts.values():
+            part.forget(classes)
 
     def readouts(self) -> Mapping[str, Readout]:
         """The ways to read class scores; the first leads."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..heads.base import Head, new_linear
+from ..heads.base import Head, grow_all, new_linear
 from ..heads.linear import LinearHead
 from ..nets.expanded import ExpandedNet, members_of
 from ..nets.net import Net
@@ -39,8 +39,7 @@ def widened(known: nn.Linear, channels: int, classes: int) -> nn.Linear:
 def wider_head(previous: Net, task: Task) -> LinearHead:
     """A plain head for the expanded net: the width of one more backbone, the classes of all tasks so far."""
     head = LinearHead(previous.backbone.channels + members_of(previous)[-1].channels)
-    for classes in task.sizes:
-        head.grow(classes)
+    grow_all(head, task.sizes)
     return head
 
 

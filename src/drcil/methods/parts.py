@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import torch
@@ -34,6 +34,9 @@ class Part(Protocol):
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> Any: ...
 
     def eval(self) -> Any: ...
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of all that it keeps of classes, by label; labels above close up."""
 
 
 PARTS: Registry[Callable[[dict[str, Any]], Part]] = Registry("part", "drcil.methods")
@@ -160,6 +163,9 @@ class NearestMean(nn.Module):
         features = normalised(output.features.pooled)
         return -torch.cdist(features, self.means.to(features.device)).square()
 
+    def forget(self, classes: Collection[int]) -> None:
+        self.means = nn.Buffer(self.means[[label for label in range(len(self.means)) if label not in classes]])
+
     def describe(self) -> dict[str, Any]:
         return {"part": "nearest-mean", "shape": list(self.means.shape)}
 
@@ -175,6 +181,9 @@ class Number(nn.Module):
     def __init__(self, value: float = 0.0) -> None:
         super().__init__()
         self.value = nn.Buffer(torch.tensor(value, dtype=torch.float64))
+
+    def forget(self, classes: Collection[int]) -> None:
+        """It is of no class."""
 
     def describe(self) -> dict[str, Any]:
         return {"part": "number"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -32,6 +32,11 @@ class RidgeSums(nn.Module):
     def grow(self, new_classes: int) -> None:
         """Make room for classes; the columns of old ones are kept bit for bit."""
         self.moments = nn.Buffer(torch.cat([self.moments, self.moments.new_zeros(self.width, new_classes)], dim=1))
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of columns of Q. G is a sum over all images, from which those of a class cannot be taken out again."""
+        kept = [label for label in range(self.moments.shape[1]) if label not in classes]
+        self.moments = nn.Buffer(self.moments[:, kept])
 
     def add(self, features: Tensor, labels: Tensor, project: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
         """Take in images by their features, which ``project`` makes vectors (n, width), some of them at a time."""

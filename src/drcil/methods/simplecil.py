@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -27,6 +28,9 @@ class ClassCounts(nn.Module):
     def grow(self, new_classes: int) -> None:
         """Make room for classes that nothing was learnt of yet."""
         self.values = nn.Buffer(torch.cat([self.values, self.values.new_zeros(new_classes)]))
+
+    def forget(self, classes: Collection[int]) -> None:
+        self.values = nn.Buffer(self.values[[label for label in range(len(self.values)) if label not in classes]])
 
     def describe(self) -> dict[str, Any]:
         return {"part": "class-counts", "classes": len(self.values)}

@@ -190,7 +190,7 @@ def _require_room(state: ModelState, tensors: dict[str, Tensor]) -> None:
         if isinstance(part, TaskNetForm) or (
             isinstance(part, ExpandedForm | NetForm) and HEADS.origin(part.head.name) is None
         ):
-            needed = sum(part.head.tasks) * part.head.channels
+            needed = sum(max(1, size) for size in part.head.tasks) * part.head.channels
             if needed > numbers:
                 raise UserError(f"the head of '{name}' takes {needed} numbers, but there are {numbers}")
 

@@ -64,11 +64,11 @@ def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:
     return both.subset(np.argsort(both.labels, kind="stable"))
 
 
-def usage_after(model: Model, predictor: Predictor, learnt: ImageSet, done: Change) -> Usage:
-    """What a model knows of itself after it has learnt images of a user's own."""
+def usage_after(model: Model, predictor: Predictor, learnt: ImageSet | None, done: Change) -> Usage:
+    """What a model knows of itself after it has learnt images of a user's own, or forgotten classes (None)."""
     before = model.usage or Usage(images=(), held=(), accuracy=(), calibration=None, changes=())
     # Of classes that were not learnt in this way, but of a stream, the images are not counted.
-    images = learnt.counts(len(model.classes))
+    images = np.zeros(len(model.classes), dtype=np.int64) if learnt is None else learnt.counts(len(model.classes))
     images[: len(before.images)] += np.array(before.images, dtype=np.int64)
     accuracy, held, calibration = measured(predictor, model.held.images)
     return Usage(

@@ -42,8 +42,9 @@ def _settle(model: Model, learnt: ImageSet, bank: FeatureBank) -> None:
     exemplars = model.memory.images or empty_like(learnt)
     model.method.consolidate(exemplars, bank)
     # Otherwise a few exemplars would hold on to every image that was ever given.
-    model.memory.images = copied(exemplars, _is_passing)
+    model.memory.images = copied(exemplars, is_passing)
 
 
-def _is_passing(source: Source) -> bool:
+def is_passing(source: Source) -> bool:
+    """Whether its images are nowhere but in memory, with others that were given along."""
     return isinstance(source, ArraySource) and source.embedded

@@ -62,7 +62,7 @@ class Model:
     readout: str | None = None
     """The readout that leads; None: the method's first."""
     sizes: tuple[int, ...] = ()
-    """Number of classes each learnt task brought."""
+    """Number of classes that each learnt task brought and that are still there."""
     classes: tuple[str, ...] = ()
     """Names of the classes learnt, by label."""
     held: KeptImages = field(default_factory=KeptImages)

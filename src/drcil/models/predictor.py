@@ -136,10 +136,10 @@ class Predictor:
         found = self._inference.outputs(likely.net, chosen, lambda out: (likely.scores(out), out.features.pooled))
         return found[0], found[1]
 
-    def scores(self, images: ImageSet) -> Tensor:
-        """What the leading readout gives each class for each image, (N, classes), before any softmax."""
+    def scores(self, images: ImageSet, readout: str | None = None) -> Tensor:
+        """What a readout, the leading one or another, gives each class for each image, (N, classes); no softmax yet."""
         self._require_shape(instance("images", images, ImageSet).source)
-        lead = self._readouts[self.readouts[0]]
+        lead = self._readouts[self._named(readout)]
         return self._inference.outputs(lead.net, images, lambda output: (lead.scores(output),))[0]
 
     def _predicted(self, images: ImageSet, top: int, readout: str | None) -> list[Prediction]:

@@ -19,7 +19,7 @@ from ..errors import UserError, shortened
 from ..limits import CHANNELS, IMAGE_SIZE, SEED
 from ..methods import Architecture
 from ..methods.parts import PartForm
-from ..nets.description import Count, ExpandedForm, NetForm, TaskNetForm
+from ..nets.description import ExpandedForm, NetForm, Size, TaskNetForm
 from ..reading import is_file, read_json, unsealed
 from ..seals import Seal
 from ..validation import explain
@@ -58,9 +58,10 @@ class ModelState(BaseModel):
     architecture: Architecture
     parts: dict[Annotated[str, Field(pattern="^[^.]+$")], PartForm]
     """How to build what the weights fill."""
-    tasks: Annotated[tuple[Count, ...], Field(min_length=1, max_length=10_000)]
-    """The number of classes that each task brought."""
-    classes: tuple[Name, ...]
+    tasks: Annotated[tuple[Size, ...], Field(min_length=1, max_length=10_000)]
+    """The number of classes that each task brought and that are still there; 0: all of them were forgotten."""
+    classes: Annotated[tuple[Name, ...], Field(min_length=1)]
+    """By label: those of the first task come first. Where some were forgotten, the labels of later ones close up."""
     images: ImageShape
     data: DataSpec
     augment: Name | None

@@ -77,6 +77,14 @@ def undo(path: Path) -> Path:
     return before
 
 
+def purge(path: Path) -> None:
+    """Remove every version but the current one: what it was before cannot be found again."""
+    current = int(current_version(path).name)
+    for number in _numbers(path):
+        if number != current:
+            remove_directory(path / VERSIONS / f"{number:04d}")
+
+
 def changing(path: Path) -> AbstractContextManager[None]:
     """Within the block no other process changes the model."""
     make_directory(path)

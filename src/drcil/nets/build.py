@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UserError
-from ..heads.base import HEADS, Head
+from ..heads.base import HEADS, Head, grow_all
 from .features import BACKBONES, Backbone
 from .net import Net
 
@@ -54,8 +54,7 @@ def build_head(name: str, channels: int, **options: Any) -> Head:
 def build_described_head(description: Mapping[str, Any]) -> Head:
     """A head of the shape that ``Head.describe`` told, grown task by task."""
     head = build_head(description["name"], description["channels"], **description["options"])
-    for new_classes in description["tasks"]:
-        head.grow(new_classes)
+    grow_all(head, description["tasks"])
     return head
 
 

@@ -10,6 +10,8 @@ from ..limits import CHANNELS
 
 Count = Annotated[int, Field(ge=CHANNELS.least, le=CHANNELS.most)]
 """Of channels or classes."""
+Size = Annotated[int, Field(ge=0, le=CHANNELS.most)]
+"""Classes of a task that are still there; 0: all of them were forgotten."""
 
 
 class Form(BaseModel):
@@ -29,7 +31,7 @@ class HeadForm(Form):
     name: str
     channels: Count
     options: dict[str, Any]
-    tasks: Annotated[tuple[Count, ...], Field(max_length=10_000)]
+    tasks: Annotated[tuple[Size, ...], Field(max_length=10_000)]
 
 
 class NetForm(Form):
@@ -40,7 +42,7 @@ class NetForm(Form):
 
 class PerTaskHeadForm(Form):
     channels: Count
-    tasks: Annotated[tuple[Count, ...], Field(max_length=10_000)]
+    tasks: Annotated[tuple[Size, ...], Field(max_length=10_000)]
 
 
 class TaskNetForm(Form):

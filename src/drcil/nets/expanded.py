@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,6 +80,14 @@ class ExpandedNet(Net):
                 seen[:, : -self.newest_channels], self.previous_weight, self.previous_bias
             )
         return Output(output.logits._replace(extras=extras), output.features)
+
+    @torch.no_grad()
+    def forget(self, classes: Collection[int]) -> None:
+        super().forget(classes)
+        # What was for training is of no use any more, but knows the classes.
+        self.auxiliary.weight.zero_()
+        self.auxiliary.bias.zero_()
+        self.previous_weight = self.previous_bias = None
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "part": "expanded", "auxiliary": self.auxiliary.out_features}

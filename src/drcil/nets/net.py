@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,6 +31,10 @@ class Net(nn.Module):
     def grow(self, new_classes: int) -> None:
         """Open a task of so many classes."""
         self.head.grow(new_classes)
+
+    def forget(self, classes: Collection[int]) -> None:
+        """Let go of classes, by label; the logits of all others stay what they are."""
+        self.head.forget(classes)
 
     def under(self, head: Head) -> Net:
         """The same net under another head; tensors are shared."""

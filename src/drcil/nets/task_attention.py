@@ -7,14 +7,14 @@ patches many, so the keys and values of patches are computed once and serve all 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..heads.base import Head
+from ..heads.base import Head, grow_all
 from ..heads.per_task import PerTaskHead, new_classifier
 from .build import build_backbone, require_width
 from .features import Backbone, Features
@@ -116,6 +116,14 @@ class TaskNet(Net):
         super().grow(new_classes)
         self.decoder.grow()
 
+    @torch.no_grad()
+    def forget(self, classes: Collection[int]) -> None:
+        super().forget(classes)
+        # A task keeps its place, so that all others keep theirs, but nothing that it learnt.
+        for token, size in zip(self.decoder.tokens, self.head.tasks, strict=True):
+            if size == 0:
+                token.zero_()
+
     def diverge(self, classes: int) -> None:
         """Begin to tell so many classes apart by the newest embedding."""
         like = self.decoder.block.out.weight
@@ -164,6 +172,5 @@ def build_task_net(description: Mapping[str, Any]) -> TaskNet:
     backbone = build_backbone(**description["backbone"])
     require_width(backbone, description["head"])
     net = TaskNet(backbone, PerTaskHead(backbone.channels))
-    for new_classes in description["head"]["tasks"]:
-        net.grow(new_classes)
+    grow_all(net, description["head"]["tasks"])
     return net

@@ -1,14 +1,16 @@
-"""Changes of a model on disk that teach it nothing: other names, and the way back."""
+"""Changes of a model on disk that teach it nothing: other names, fewer classes, and the way back."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from ..disk import remove_directory
 from ..learner import Learner
 from ..models.directory import read_model
-from ..models.versions import add_version, changing, require_kept
+from ..models.versions import add_version, changing, purge, require_kept
 from ..models.versions import undo as earlier
-from .learn import write_version
+from .learn import LEARNING, write_version
 
 
 def rename(path: Path, old: str, new: str) -> None:
@@ -18,6 +20,20 @@ def rename(path: Path, old: str, new: str) -> None:
         learner = Learner.of(read_model(path))
         learner.rename(old, new)
         add_version(path, lambda directory: write_version(learner, directory))
+
+
+def forget(path: Path, classes: Sequence[str], *, purged: bool = False) -> tuple[str, ...]:
+    """Let the model forget classes; the classes that it knows then. ``purged``: its older versions go, too."""
+    require_kept(path)
+    with changing(path):
+        learner = Learner.of(read_model(path))
+        if classes:
+            learner.forget(classes)
+            add_version(path, lambda directory: write_version(learner, directory))
+        if purged:
+            purge(path)
+            remove_directory(path / LEARNING)
+        return learner.classes
 
 
 def undo(path: Path) -> tuple[str, ...]:

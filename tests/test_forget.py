@@ -1,0 +1,243 @@
+"""Classes that a model forgets: nothing of them stays, the others' scores stay what they are, and learning goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import drcil
+from drcil.cli import main
+from drcil.errors import UserError
+from drcil.heads.base import HEADS, grow_all, remaining
+from drcil.methods import METHODS
+from drcil.models.versions import VERSIONS, current_version
+from drcil.nets.build import build_described_head, build_head
+from drcil.streams.memory import first_of_each_class
+from drcil.streams.stream import make_stream
+
+STREAM = make_stream("digits-b0-5")
+TEST = STREAM[2].test.subset(np.arange(0, len(STREAM[2].test), 4))
+PICTURES = STREAM[0].new.source.read
+COMBINED = ("wa+two-stage", "podnet+two-stage", "mafdrc+two-stage", "maf+norm", "mec+rc")
+FAST = ("mafdrc", "mafrc", "bic", "podnet", "der", "dytox", "ranpac", "simplecil", "icarl", "wa+two-stage")
+"""Every kind of head and part."""
+OF_A_TASK = (".auxiliary.", ".tokens.1", ".pairs.1", ".classifiers.1.")
+"""What is of no use without the classes of the second task, and is wiped with them."""
+
+
+def slow_but(fast: Collection[str], methods: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in methods]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:the backbone is")
+
+
+def teach(learner: drcil.Learner, number: int, count: int = 6) -> None:
+    """The classes of a task of the stream, as a user's own images."""
+    images = first_of_each_class(STREAM[number].new, count)
+    names = [STREAM[number].classes[label - STREAM[number].old] for label in images.labels.tolist()]
+    learner.learn(PICTURES(images.rows), names)
+
+
+def taught(method: str, tasks: int = 2, **options: object) -> drcil.Learner:
+    learner = drcil.Learner(method, epochs_scale=0.01, device="cpu", **options)
+    for number in range(tasks):
+        teach(learner, number)
+    return learner
+
+
+def scores(learner: drcil.Learner) -> dict[str, Tensor]:
+    """What every readout gives every class."""
+    return {name: learner.predictor().scores(TEST, name) for name in learner.predictor().readouts}
+
+
+def names_of(*numbers: int) -> list[str]:
+    return [name for number in numbers for name in STREAM[number].classes]
+
+
+def rows(tensor: Tensor) -> list[bytes]:
+    """Every row by its bytes; of sums of features by class, every column."""
+    return [row.contiguous().numpy().tobytes() for row in (tensor.T if tensor.dtype == torch.float64 else tensor)]
+
+
+def check_forgotten(learner: drcil.Learner, before: dict[str, Tensor], was: dict[str, Tensor], kept: list[int]) -> None:
+    """The scores of other classes come from the same numbers, bit for bit.
+
+    A product of matrices may be rounded in another way where one of them has fewer rows.
+    """
+    for name, after in scores(learner).items():
+        torch.testing.assert_close(after, was[name][:, kept], rtol=1e-4, atol=1e-5)
+    for name, tensor in learner.method.state().tensors.items():
+        if tensor.shape != before[name].shape:
+            assert set(rows(tensor)) <= set(rows(before[name])), name
+        elif not any(own in name for own in OF_A_TASK):
+            assert torch.equal(tensor, before[name]), name
+
+
+@pytest.mark.parametrize("method", slow_but(FAST, (*METHODS, *COMBINED)))
+def test_the_scores_of_all_other_classes_stay(method: str, tmp_path: Path) -> None:
+    learner = taught(method)
+    before = {name: tensor.clone() for name, tensor in learner.method.state().tensors.items()}
+    was, (stays, goes) = scores(learner), names_of(0)
+    learner.forget(goes)
+    assert learner.sizes == (1, 2) and learner.classes == (stays, *names_of(1))
+    check_forgotten(learner, before, was, [0, 2, 3])
+    learner.forget(names_of(1))
+    assert learner.sizes == (1, 0) and learner.classes == (stays,) and not learner.memory.labels.any()
+    check_forgotten(learner, before, was, [0])
+    learner.save(tmp_path / "model")
+    again = drcil.load(tmp_path / "model", device="cpu")
+    assert again.sizes == (1, 0)
+    assert all(torch.equal(found, scores(again)[name]) for name, found in scores(learner).items())
+
+
+@pytest.mark.parametrize(
+    "method",
+    slow_but(
+        ("mafrc", "eeil", "ranpac", "dytox"),
+        (
+            "mafrc",
+            "eeil",
+            "ranpac",
+            "dytox",
+            "replay",
+            "bic",
+            "podnet",
+            "der",
+            "mecdrc",
+            "simplecil",
+            "lucir+two-stage",
+        ),
+    ),
+)
+def test_learning_goes_on_after_a_task_was_forgotten(method: str, tmp_path: Path) -> None:
+    learner = taught(method)
+    learner.forget(names_of(0))
+    assert learner.sizes == (0, 2)
+    learner.save(tmp_path / "model")
+    learner = drcil.load(tmp_path / "model", device="cpu")
+    teach(learner, 2)
+    assert learner.sizes == (0, 2, 2) and learner.classes == (*names_of(1), *names_of(2))
+    assert all(found.shape[1] == 4 and found.isfinite().all() for found in scores(learner).values())
+    # What was forgotten can be learnt again, as something new.
+    teach(learner, 0)
+    assert learner.sizes == (0, 2, 2, 2) and learner.classes[4:] == tuple(names_of(0))
+    assert all(found.shape[1] == 6 and found.isfinite().all() for found in scores(learner).values())
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_a_head_of_which_a_task_is_gone_is_built_again_from_its_description(name: str) -> None:
+    head = build_head(name, 4)
+    grow_all(head, [2, 0, 3])
+    head.eval()
+    assert head.tasks == [2, 0, 3] and head.describe()["tasks"] == [2, 0, 3]
+    features = torch.randn(5, 4)
+    before = head(features).fused
+    again = build_described_head(head.describe()).eval()
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(again(features).fused, before)
+    head.forget([4, 0])
+    assert head.tasks == [1, 0, 2]
+    torch.testing.assert_close(head(features).fused, before[:, [1, 2, 3]])
+    assert torch.allclose(head.fold()(features), before[:, [1, 2, 3]], atol=1e-6)
+
+
+def test_what_is_left_of_tasks() -> None:
+    assert remaining([2, 0, 3, 1], [0, 1, 2, 5]) == [2, 0, 1, 1]
+    assert remaining([2, 2], []) == [0, 0]
+
+
+def test_what_is_kept_of_a_class_is_gone() -> None:
+    learner = drcil.Learner("icarl", epochs_scale=0.01, memory="5/class", device="cpu")
+    for task in STREAM[:2]:
+        images = first_of_each_class(task.new, 20)
+        names = [task.classes[label - task.old] for label in images.labels.tolist()]
+        learner.learn(PICTURES(images.rows), names, validation=0.2)
+    gone = names_of(0)[0]
+    learner.forget([gone])
+    model = learner.model
+    assert model.memory.images is not None and model.memory.images.counts(3).tolist() == [5] * 3
+    assert len(model.memory.images.source) == 15, "the pixels of others alone"
+    assert model.held.images is not None and model.held.images.counts(3).tolist() == [4] * 3
+    usage = model.usage
+    assert usage is not None and usage.images == (16,) * 3 and usage.held == (4,) * 3 and len(usage.accuracy) == 3
+    assert usage.calibration is not None and usage.calibration.images == 12
+    assert usage.changes[-1].what == "forget" and usage.changes[-1].classes == (gone,)
+
+
+@pytest.mark.parametrize(
+    ("classes", "told"),
+    [
+        (["cat"], "unknown class 'cat'"),
+        (names_of(0), "a model knows at least one class"),
+        ([names_of(0)[0], 3.5], "cannot be 3.5"),
+    ],
+)
+def test_what_cannot_be_forgotten_is_told_and_changes_nothing(classes: list[str], told: str) -> None:
+    learner = taught("replay", 1)
+    before = scores(learner)["classifier"]
+    with pytest.raises(UserError, match=told):
+        learner.forget(classes)
+    assert torch.equal(scores(learner)["classifier"], before) and learner.sizes == (2,)
+
+
+def test_a_part_that_cannot_forget_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = taught("icarl", 1)
+    monkeypatch.delattr("drcil.methods.parts.NearestMean.forget")
+    with pytest.raises(UserError, match="the part 'means' of the method cannot forget classes"):
+        learner.forget(names_of(0)[0])
+    assert learner.sizes == (2,) and scores(learner)["nme"].shape[1] == 2
+
+
+def test_a_model_on_disk_forgets_and_its_older_versions_until_they_are_purged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from PIL import Image
+
+    for number, task in enumerate(STREAM[:2]):
+        for label, name in enumerate(task.classes, start=task.old):
+            (tmp_path / str(number) / name).mkdir(parents=True)
+            rows = task.new.rows[task.new.labels == label][:4]
+            for place, pixels in enumerate(PICTURES(rows)[:, 0].numpy()):
+                Image.fromarray(pixels).save(tmp_path / str(number) / name / f"{place}.png")
+    model, quick = tmp_path / "model", ["--device", "cpu", "--threads", "1", "--workers", "0", "--quiet"]
+    options = ["--method", "replay", "--backbone", "resnet-digits", "--image-size", "8", "--epochs-scale", "0.01"]
+    assert main(["learn", str(model), str(tmp_path / "0"), *options, *quick]) == 0
+    assert main(["learn", str(model), str(tmp_path / "1"), *quick]) == 0
+    secret, *others = names_of(0, 1)
+    other = Path(shutil.copytree(model, tmp_path / "other"))
+    capsys.readouterr()
+    assert main(["forget", str(model), secret]) == 0
+    assert "knows 3 classes" in (told := capsys.readouterr().out) and "older versions still have" in told
+    assert set(drcil.load(model, device="cpu").classes) == set(others)
+    kept = {file.name for file in (current_version(model) / "exemplars").iterdir()}
+    assert len(kept) == 12
+    assert main(["undo", str(model)]) == 0 and secret in drcil.load(model, device="cpu").classes
+    assert main(["forget", str(other), secret, "--purge"]) == 0
+    assert "older versions are gone" in capsys.readouterr().out
+    assert [place.name for place in (other / VERSIONS).iterdir()] == ["0003"]
+    assert {file.name for file in other.rglob("*.png")} == kept
+    assert main(["undo", str(other)]) == 2 and main(["forget", str(other)]) == 2
+    assert "name the classes to forget" in capsys.readouterr().err
+    state = json.loads((current_version(other) / "state.json").read_text())
+    assert sorted(state["tasks"]) == [1, 2] and secret not in state["classes"]
+    assert main(["learn", str(other), str(tmp_path / "0"), "--known", "skip", *quick]) == 0
+    assert drcil.load(other, device="cpu").classes[-1] == secret
+
+
+def test_a_task_of_a_stream_does_not_follow_what_was_forgotten() -> None:
+    learner = drcil.Learner("replay", epochs_scale=0.01, device="cpu")
+    for task in STREAM[:2]:
+        learner.learn(replace(task, new=first_of_each_class(task.new, 4)))
+    learner.forget(names_of(0)[0])
+    with pytest.raises(UserError, match="earlier tasks have 2, 2 classes, but the learner has learnt tasks of 1, 2"):
+        learner.learn(STREAM[2])
