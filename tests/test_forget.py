@@ -109,7 +109,6 @@ def test_the_scores_of_all_other_classes_stay(method: str, tmp_path: Path) -> No
             "eeil",
             "ranpac",
             "dytox",
-            "replay",
             "bic",
             "podnet",
             "der",
