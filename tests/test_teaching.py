@@ -231,3 +231,20 @@ def test_a_model_tells_of_itself(taught: Path, tmp_path: Path, capsys: pytest.Ca
     told = json.loads(capsys.readouterr().out)
     assert [row["exemplars"] for row in told["classes"]] == [5] * 4 and told["tasks"] == [2, 2]
     assert len(told["changes"]) == 2 and told["calibration"]["images"] == 8
+    rejected = [row["rejected"] for row in told["thresholds"]]
+    assert [row["threshold"] for row in told["thresholds"]] == [0.5, 0.6, 0.7, 0.8, 0.9] and rejected == sorted(
+        rejected
+    )
+    assert "accuracy of the rest" in said and f"{100 * rejected[-1]:.1f} %" in said
+
+
+def test_what_a_threshold_rejects_of_known_images_is_said(
+    taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = drcil.load(taught, device="cpu").model.calibration
+    assert known is not None
+    assert main(["predict", str(taught), str(folder(tmp_path / "more", 0, count=2)), "--threshold", "0.6"]) == 0
+    told = capsys.readouterr().err
+    assert f"of 8 held-out images of known classes, {100 * known.rejected(0.6):.1f} % are below it" in told
+    assert main(["predict", str(taught), str(tmp_path / "more")]) == 0
+    assert "held-out" not in capsys.readouterr().err

@@ -11,7 +11,6 @@ import torch
 import drcil
 from drcil import Learner, UserError
 from drcil.data.sources.imageset import ImageSet
-from drcil.models.usage import QUANTILES, Calibration
 from drcil.streams.stream import make_stream
 
 STREAM = make_stream("digits-b0-5")
@@ -53,7 +52,9 @@ def test_accuracy_by_class_and_calibration_are_those_of_the_held_out_images(taug
     assert torch.allclose(torch.from_numpy(taught.predictor().probabilities(pixels)), expected, atol=1e-5)
     best = expected.max(dim=1).values.numpy()
     for threshold in (0.0, 0.3, 0.6, 0.9, 1.0):
-        assert usage.calibration.rejected(threshold) == pytest.approx(np.mean(best < threshold), abs=0.03)
+        assert usage.calibration.rejected(threshold) == pytest.approx(np.mean(best < threshold), abs=1e-6)
+        rest = right[best >= threshold]
+        assert usage.calibration.accuracy(threshold) == (pytest.approx(100 * rest.mean()) if len(rest) else None)
 
 
 def test_what_was_learnt_is_remembered(taught: Learner) -> None:
@@ -107,10 +108,3 @@ def test_a_task_of_a_stream_takes_no_share_for_validation() -> None:
         Learner("replay").learn(STREAM[0], validation=0.1)
     with pytest.raises(UserError, match="validation must be a number"):
         Learner("replay").learn(*own(0), validation=1.0)
-
-
-def test_shares_that_a_threshold_rejects_lie_between_none_and_all() -> None:
-    confidence = tuple(np.linspace(0.4, 0.8, QUANTILES).tolist())
-    own = Calibration(readout="x", temperature=1.0, images=5, error_before=1.0, error_after=1.0, confidence=confidence)
-    assert (own.rejected(0.3), own.rejected(0.9)) == (0.0, 1.0)
-    assert own.rejected(0.6) == pytest.approx(0.5)

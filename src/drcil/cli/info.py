@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..models.model import Model
+    from ..models.usage import Calibration
+
+_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def info(
@@ -45,6 +48,8 @@ def info(
         for line in _lines(model, found):
             screen.print(line, markup=False, soft_wrap=True)
         screen.print(_table(found))
+        if found.calibration is not None:
+            screen.print(_thresholds(found.calibration))
         for change in found.usage.changes if found.usage else ():
             names = ", ".join(change.classes)
             screen.print(f"{change.when}  {change.what} {names}", markup=False, soft_wrap=True)
@@ -101,8 +106,29 @@ def _table(model: Model) -> Table:
     return table
 
 
+def _thresholds(calibration: Calibration) -> Table:
+    """What 'drcil predict --threshold' does to images of known classes."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
+    for name in ("threshold", "unknown", "accuracy of the rest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in _threshold_rows(calibration):
+        right = "–" if row["accuracy"] is None else f"{row['accuracy']:.1f} %"
+        table.add_row(f"{row['threshold']:.1f}", f"{100 * row['rejected']:.1f} %", right)
+    return table
+
+
+def _threshold_rows(calibration: Calibration) -> list[dict[str, Any]]:
+    return [
+        {"threshold": one, "rejected": calibration.rejected(one), "accuracy": calibration.accuracy(one)}
+        for one in _THRESHOLDS
+    ]
+
+
 def _as_json(path: Path, model: Model) -> dict[str, Any]:
-    usage = model.usage.model_dump(mode="json") if model.usage else {"calibration": None, "changes": []}
+    usage = model.usage.model_dump(mode="json", exclude={"calibration": {"below", "right"}}) if model.usage else {}
     return {
         "model": str(path),
         "method": model.name,
@@ -113,6 +139,7 @@ def _as_json(path: Path, model: Model) -> dict[str, Any]:
         "memory": str(model.memory.budget),
         "tasks": list(model.sizes),
         "classes": _rows(model),
-        "calibration": usage["calibration"],
-        "changes": usage["changes"],
+        "calibration": usage.get("calibration"),
+        "thresholds": _threshold_rows(model.calibration) if model.calibration else [],
+        "changes": usage.get("changes", []),
     }

@@ -158,7 +158,8 @@ def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:
         warn(f"{file} cannot be read as an image and was left out")
     model = lesson.model
     if json:
-        usage = model.usage.model_dump(mode="json") if model.usage else None
+        tables = {"calibration": {"below", "right"}}
+        usage = model.usage.model_dump(mode="json", exclude=tables) if model.usage else None
         changed = {"new": list(lesson.new), "refreshed": list(lesson.refreshed)}
         print_json({"model": str(path), **changed, "classes": list(model.classes), "usage": usage})
         return

@@ -21,7 +21,7 @@ from .output import console
 from .words import require_printed
 
 if TYPE_CHECKING:
-    from ..models.predictor import Prediction
+    from ..models.predictor import Prediction, Predictor
 
 UNKNOWN = "unknown"
 """The class of an image whose best class is not probable enough."""
@@ -75,6 +75,8 @@ def predict(
 
     configure(threads)
     predictor = load_predictor(model, device=device, workers=workers)
+    if threshold > 0:
+        print(f"drcil: {_rejection(threshold, predictor, readout)}", file=sys.stderr)
     write = _json if json_lines else _csv if as_csv else _line
     if as_csv:
         numbers = range(1, min(top, len(predictor.classes)) + 1)
@@ -91,6 +93,17 @@ def predict(
     if failed:
         print(f"drcil: {failed} file{'s' if failed > 1 else ''} could not be read", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _rejection(threshold: float, predictor: Predictor, readout: str | None) -> str:
+    """What the threshold does to images of known classes, as far as those that were held out tell."""
+    known = predictor.calibration if readout in (None, predictor.readouts[0]) else None
+    if known is None:
+        return "what the threshold rejects of known classes is not known: no images of them were held out"
+    below = f"{100 * known.rejected(threshold):.1f} % are below it"
+    said = f"threshold {threshold:g}: of {known.images} held-out images of known classes, {below}"
+    right = known.accuracy(threshold)
+    return said if right is None else f"{said}; of the others {right:.1f} % are classified right"
 
 
 def _found(places: Iterable[Path]) -> Iterator[Path]:

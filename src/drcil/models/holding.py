@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from ..data.sources.imageset import ImageSet
 from ..keys import derive
 from .calibration import calibrate
 from .model import Model
 from .predictor import Predictor
-from .usage import QUANTILES, Calibration, Change, Kind, Usage
+from .usage import STEPS, Calibration, Change, Kind, Usage
 
 HELD_FROM = 20
 """Images that a class must have before some are held out."""
@@ -40,20 +41,25 @@ def measured(
         return (None,) * classes, (0,) * classes, None
     scores, labels = predictor.scores(held), torch.from_numpy(held.labels)
     right, counts = scores.argmax(dim=1) == labels, held.counts(classes)
-    accuracy = tuple(
-        float(100 * right[labels == label].double().mean()) if counts[label] else None for label in range(classes)
-    )
+    accuracy = tuple(_percent(right[labels == label]) for label in range(classes))
     fit = calibrate(scores, labels)
     best = (scores.double() / fit.temperature).softmax(dim=1).max(dim=1).values.clamp(0, 1)
+    thresholds = [step / STEPS for step in range(STEPS + 1)]
     calibration = Calibration(
         readout=predictor.readouts[0],
         temperature=fit.temperature,
         images=len(held),
         error_before=fit.error_before,
         error_after=fit.error_after,
-        confidence=tuple(np.quantile(best.numpy(), np.linspace(0, 1, QUANTILES)).tolist()),
+        below=tuple(float((best < threshold).double().mean()) for threshold in thresholds),
+        right=tuple(_percent(right[best >= threshold]) for threshold in thresholds),
     )
     return accuracy, tuple(counts.tolist()), calibration
+
+
+def _percent(right: Tensor) -> float | None:
+    """How many of some images are right; None: there are none."""
+    return float(100 * right.double().mean()) if len(right) else None
 
 
 def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:

@@ -17,7 +17,7 @@ from ..nets.output import Readout
 from ..nets.weights import Weights
 from ..streams.budget import Budget
 from ..streams.memory import KeptImages, Memory
-from .usage import Usage
+from .usage import Calibration, Usage
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,15 @@ class Model:
     """What is known of a model that learnt a user's own images."""
 
     @property
+    def calibration(self) -> Calibration | None:
+        """How scores of the leading readout become probabilities, if that is known."""
+        known = self.usage.calibration if self.usage else None
+        return known if known is not None and known.readout == next(iter(self.readouts())) else None
+
+    @property
     def temperature(self) -> float:
         """What scores of the leading readout are divided by before they become probabilities; 1: not calibrated."""
-        calibration = self.usage.calibration if self.usage else None
-        if calibration is None or calibration.readout != next(iter(self.readouts())):
-            return 1.0
-        return calibration.temperature
+        return 1.0 if self.calibration is None else self.calibration.temperature
 
     @property
     def augmentation(self) -> str:

@@ -29,6 +29,7 @@ from ..nets.output import Output, Readout
 from ..streams.next_task import known_images
 from .directory import read_model
 from .model import Model
+from .usage import Calibration
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,17 @@ class Predictor:
         shape: ImageShape,
         inference: Inference,
         temperature: float = 1.0,
+        calibration: Calibration | None = None,
     ) -> None:
         """``readouts``: the leading one first; copies of them are kept. ``temperature``: what scores of that one are
-        divided by before they become probabilities.
+        divided by before they become probabilities. ``calibration``: what is known of these.
         """
         instance("readouts", readouts, Mapping)
         if not instance("classes", classes, Sequence):
             raise UserError("there is nothing to predict yet: no task has been learnt")
         self.classes, self.shape = tuple(classes), instance("shape", shape, ImageShape)
         self._inference, self.temperature = instance("inference", inference, Inference), temperature
-        self._readouts = frozen_readouts(readouts)
+        self.calibration, self._readouts = calibration, frozen_readouts(readouts)
         for readout in self._readouts.values():
             for part in (readout.net, readout.scores):
                 if isinstance(part, nn.Module):
@@ -82,7 +84,7 @@ class Predictor:
     @classmethod
     def of(cls, model: Model, inference: Inference) -> Predictor:
         """What a model can tell of images, as it is now."""
-        return cls(model.readouts(), model.classes, model.shape, inference, model.temperature)
+        return cls(model.readouts(), model.classes, model.shape, inference, model.temperature, model.calibration)
 
     @property
     def readouts(self) -> tuple[str, ...]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-QUANTILES = 101
+STEPS = 100
+"""A threshold is known to a hundredth."""
 
 Kind = Literal["learn", "refresh", "forget", "rename"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Number = Annotated[int, Field(ge=0, le=10**12)]
 Percent = Annotated[float, Field(ge=0, le=100)]
+EachStep = Field(min_length=STEPS + 1, max_length=STEPS + 1)
+"""A value for each threshold 0, 0.01, …, 1."""
 
 
 class _Form(BaseModel):
@@ -44,12 +46,18 @@ class Calibration(_Form):
     error_before: Percent
     """The expected calibration error at temperature 1."""
     error_after: Percent
-    confidence: Annotated[tuple[Share, ...], Field(min_length=QUANTILES, max_length=QUANTILES)]
-    """Of these images, the quantiles of the probability of the best class, in steps of a hundredth."""
+    below: Annotated[tuple[Share, ...], EachStep]
+    """Of these images, the share whose best class is less probable than each threshold."""
+    right: Annotated[tuple[Percent | None, ...], EachStep]
+    """Of the others, how many are classified right; none where there are no others."""
 
     def rejected(self, threshold: float) -> float:
         """The share of known images whose best class is less probable than this."""
-        return float(np.interp(threshold, self.confidence, np.linspace(0, 1, QUANTILES), left=0.0, right=1.0))
+        return self.below[round(STEPS * threshold)]
+
+    def accuracy(self, threshold: float) -> float | None:
+        """Percent right of the images whose best class is at least as probable as this."""
+        return self.right[round(STEPS * threshold)]
 
 
 class Usage(_Form):
