@@ -240,3 +240,51 @@ def test_a_task_of_a_stream_does_not_follow_what_was_forgotten() -> None:
     learner.forget(names_of(0)[0])
     with pytest.raises(UserError, match="earlier tasks have 2, 2 classes, but the learner has learnt tasks of 1, 2"):
         learner.learn(STREAM[2])
+
+
+def test_a_learner_goes_back_one_step() -> None:
+    learner = drcil.Learner("replay", epochs_scale=0.01, device="cpu")
+    assert repr(learner) == "<Learner replay: nothing learnt yet>"
+    teach(learner, 0)
+    teach(learner, 1)
+    before, state = scores(learner)["classifier"], repr(learner)
+    assert state == "<Learner replay: 4 classes in 2 tasks, memory 20/class, images of 1 x 8 x 8>"
+    rows = learner.memory.rows.tolist()
+    for change in (
+        lambda: learner.forget(names_of(0)),
+        lambda: learner.rename(names_of(0)[0], "zero"),
+        lambda: learner.refresh(PICTURES(STREAM[0].new.rows[-8:]), [names_of(0)[1]] * 8),
+        lambda: teach(learner, 2),
+    ):
+        change()
+        learner.undo()
+        assert learner.classes == tuple(names_of(0, 1)) and repr(learner) == state
+        assert torch.equal(scores(learner)["classifier"], before) and learner.memory.rows.tolist() == rows
+        with pytest.raises(UserError, match="there is nothing to undo"):
+            learner.undo()
+    first = taught("replay", 1)
+    first.undo()
+    assert first.classes == () and repr(first) == "<Learner replay: nothing learnt yet>"
+    teach(first, 0)
+    assert repr(first.predictor()).startswith("<Predictor: 2 classes, images of 1 x 8 x 8, readout classifier, not cal")
+
+
+def test_progress_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    learner = taught("replay", 1)
+    assert capsys.readouterr() == ("", "")
+    images = first_of_each_class(STREAM[1].new, 4)
+    learner.learn(PICTURES(images.rows), [names_of(1)[label - 2] for label in images.labels], progress=True)
+    told = capsys.readouterr()
+    assert told.out == "" and "task 2/2 later: 1 epoch in" in told.err
+    learner.refresh(PICTURES(STREAM[0].new.rows[-8:]), [names_of(0)[1]] * 8, progress=True)
+    assert "task 2/2 refresh: 1 epoch in" in capsys.readouterr().err
+    learner.forget(names_of(0))
+    assert capsys.readouterr().err == ""
+
+
+def test_one_picture_needs_no_list() -> None:
+    from PIL import Image
+
+    learner, pixels = taught("replay", 1), PICTURES(TEST.rows[:1])[0, 0].numpy()
+    (answer,) = learner.predict(Image.fromarray(pixels))
+    assert answer == learner.predict(pixels[None])[0]

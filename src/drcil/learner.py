@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ from .models.holding import change, joined, usage_after
 from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
 from .models.own_task import More, more_images, own_task
+from .models.past import Past
 from .models.predictor import Prediction, Predictor
 from .models.start import starting_weights
 from .models.usage import Kind
@@ -38,7 +39,7 @@ from .streams.memory import Memory
 from .streams.next_task import require_next
 from .streams.stream import Task
 from .train import EngineSettings, Journal, Listener, TrainingEngine, engine_settings
-from .train.events import silence
+from .train.events import Event, silence
 
 
 class Learner:
@@ -118,6 +119,18 @@ class Learner:
         self._engine_settings, self._listener = engine, function("listener", listener)
         self._journal = optional(instance, "journal", journal, Journal)
         self._predictor: Predictor | None = None
+        self._screen: Listener = silence
+        self._past: Past | None = None
+        self._undoable = False
+
+    def __repr__(self) -> str:
+        if self._model is None:
+            return f"<Learner {self._options.method}: nothing learnt yet>"
+        tasks, classes = len(self.sizes), len(self.classes)
+        return (
+            f"<Learner {self._model.name}: {classes} class{'' if classes == 1 else 'es'} in {tasks} "
+            f"task{'' if tasks == 1 else 's'}, memory {self._model.memory.budget}, images of {self._model.shape}>"
+        )
 
     @property
     def model(self) -> Model:
@@ -149,21 +162,24 @@ class Learner:
     def engine(self) -> TrainingEngine:
         model = self.model
         augment = build_augment(model.augmentation, model.data, model.shape.in_memory)
-        return TrainingEngine(
-            self._engine_settings, self._inference, augment, model.seed, self._journal, self._listener
-        )
+        return TrainingEngine(self._engine_settings, self._inference, augment, model.seed, self._journal, self._tell)
 
     @cached_property
     def _inference(self) -> Inference:
         return self._engine_settings.inference(self.model.data.mean, self.model.data.std)
 
-    def learn(self, task: Any, labels: Any = None, *, validation: float = 0.0) -> None:
+    def _tell(self, event: Event) -> None:
+        self._listener(event)
+        self._screen(event)
+
+    def learn(self, task: Any, labels: Any = None, *, validation: float = 0.0, progress: bool | None = None) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
 
         Images may be a numpy array (N, H, W[, C]), a tensor (N, C, H, W), or a list of pictures or file paths. A path
         alone is a folder with a directory per class, or a CSV with the columns ``file`` and ``label``. Of these a share
         for ``validation`` is held out of every class that has at least 20: by them accuracy is known, and probabilities
-        are calibrated.
+        are calibrated. ``progress``: whether to show how far it is, on standard error; None: on a terminal, unless the
+        learner has a listener.
         """
         number("validation", validation, VALIDATION)
         if not isinstance(task, Task):
@@ -173,7 +189,7 @@ class Learner:
             raise UserError(f"a task of a stream has {what} of its own; learn takes it without {what}")
         shape = self._model.shape if self._model else ImageShape.of(task.new.source)
         require_next(task, self.sizes, self.classes, shape)
-        with self._all_or_nothing():
+        with self._shown(progress, task), self._all_or_nothing(undoable=task.stream is None):
             started, model = time.monotonic(), self._model or self._begin(task, shape)
             with self.engine.task(task.number, task.test, task.validation):
                 learn_task(model, task, self.engine)
@@ -181,7 +197,9 @@ class Learner:
             if task.stream is None:
                 self._measure(task.new, task.validation, "learn", task.classes, started)
 
-    def refresh(self, images: Any, labels: Any = None, *, validation: float = 0.0) -> None:
+    def refresh(
+        self, images: Any, labels: Any = None, *, validation: float = 0.0, progress: bool | None = None
+    ) -> None:
         """Learn more images of classes that are known already, in any form that ``learn`` takes.
 
         The memory chooses its exemplars again among those it has and the new images, and the classifier is balanced on
@@ -194,7 +212,7 @@ class Learner:
         more = images if isinstance(images, More) else self.more_images(images, labels, validation)
         if not len(more.images):
             raise UserError("there is nothing to refresh with: the model keeps all of these images already")
-        with self._all_or_nothing():
+        with self._shown(progress, None, more), self._all_or_nothing():
             started = time.monotonic()
             with self.engine.task(len(model.sizes), validation=more.held):
                 learn_more(model, more.images, self.engine)
@@ -230,6 +248,28 @@ class Learner:
         images = more.images if more else None
         return rehearse_next(model.method, model.memory, task, images, len(model.classes))
 
+    def planned(self, task: Task | None, more: More | None = None) -> list[list[int]]:
+        """The work of these stages in image-epochs, by task; tasks that are done have none."""
+        stages = [stage.epochs * stage.images for stage in self.forecast(task, more)]
+        return [*([] for _ in self.sizes[task is None :]), stages]
+
+    @contextmanager
+    def _shown(self, progress: bool | None, task: Task | None, more: More | None = None) -> Iterator[None]:
+        """Within the block it is shown how far the work is, where that is wanted."""
+        quiet = self._listener is not silence or not sys.stderr.isatty()
+        if not (not quiet if progress is None else instance("progress", progress, bool)):
+            yield
+            return
+        from rich.console import Console
+
+        from .report.progress import showing
+
+        with showing(Console(stderr=True), self.planned(task, more)) as self._screen:
+            try:
+                yield
+            finally:
+                self._screen = silence
+
     def _begin(self, task: Task, shape: ImageShape) -> Model:
         """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
         self._model = new_model(self._options, task.spec, shape, task.budget, task.stream)
@@ -259,11 +299,21 @@ class Learner:
             raise unknown("class", old, model.classes)
         if text("the new name", new) in model.classes:
             raise UserError(f"there is a class '{new}' already; every class needs a name of its own")
-        model.classes = tuple(new if name == old else name for name in model.classes)
-        if model.usage is not None:
-            changes = (*model.usage.changes, change("rename", (old, new), 0, 0.0))
-            model.usage = model.usage.model_copy(update={"changes": changes})
-        self._predictor = None
+        with self._all_or_nothing():
+            model.classes = tuple(new if name == old else name for name in model.classes)
+            if model.usage is not None:
+                changes = (*model.usage.changes, change("rename", (old, new), 0, 0.0))
+                model.usage = model.usage.model_copy(update={"changes": changes})
+            self._predictor = None
+
+    def undo(self) -> None:
+        """Go back to before the last ``learn`` of own images, ``refresh``, ``forget`` or ``rename``; one step.
+
+        'drcil undo' goes back further: between the versions of a model on disk.
+        """
+        if not self._undoable:
+            raise UserError("there is nothing to undo: a learner goes back one step, to before its last change")
+        self._come_back(self._past)
 
     def predictor(self) -> Predictor:
         """What the learner knows now, ready for use by itself: without exemplars, data or the engine."""
@@ -300,23 +350,25 @@ class Learner:
         save_model(self.model, path, carry=exemplars == "images")
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """A task that is not learnt to its end, for whatever reason, leaves the learner as it was."""
-        model = self._model
-        before = model and (model.sizes, model.classes, model.usage, model.memory.images, model.held.images)
-        parts = copy.deepcopy(model.method.parts) if model else None
+    def _all_or_nothing(self, undoable: bool = True) -> Iterator[None]:
+        """What is not done to its end, for whatever reason, leaves the learner as it was."""
+        past = Past(self._model) if self._model else None
         try:
             yield
         except BaseException:
-            self._predictor = None
-            if model and before and parts is not None:
-                model.sizes, model.classes, model.usage, model.memory.images, model.held.images = before
-                model.method.parts = parts
-            else:
-                self._model = None
-                for made_for_it in ("engine", "_inference"):
-                    self.__dict__.pop(made_for_it, None)
+            self._come_back(past)
             raise
+        self._past, self._undoable = past if undoable else None, undoable
+
+    def _come_back(self, past: Past | None) -> None:
+        """Be what it was; None: without a model."""
+        self._predictor, self._past, self._undoable = None, None, False
+        if past is not None:
+            past.come_back()
+            return
+        self._model = None
+        for made_for_it in ("engine", "_inference"):
+            self.__dict__.pop(made_for_it, None)
 
     def _require_learnt(self, what: str) -> None:
         if not self.sizes:

@@ -81,6 +81,14 @@ class Predictor:
                 if isinstance(part, nn.Module):
                     inference.placed(part)
 
+    def __repr__(self) -> str:
+        classes = len(self.classes)
+        return (
+            f"<Predictor: {classes} class{'' if classes == 1 else 'es'}, images of {self.shape}, "
+            f"readout{'' if len(self.readouts) == 1 else 's'} {', '.join(self.readouts)}, "
+            f"{'not calibrated' if self.calibration is None else 'calibrated'}>"
+        )
+
     @classmethod
     def of(cls, model: Model, inference: Inference) -> Predictor:
         """What a model can tell of images, as it is now."""

@@ -76,9 +76,7 @@ def learn(
         if task is None and more is None:
             assert model is not None
             return Lesson(model, (), (), found.skipped)
-        work = [stage.epochs * stage.images for stage in learner.forecast(task, more)]
-        before = len(learner.sizes) - (task is None)
-        with showing([*([] for _ in range(before)), work]) as listener:
+        with showing(learner.planned(task, more)) as listener:
             relay.listener = listener
             if task is not None:
                 learner.learn(task)
