@@ -248,3 +248,29 @@ def test_what_a_threshold_rejects_of_known_images_is_said(
     assert f"of 8 held-out images of known classes, {100 * known.rejected(0.6):.1f} % are below it" in told
     assert main(["predict", str(taught), str(tmp_path / "more")]) == 0
     assert "held-out" not in capsys.readouterr().err
+
+
+def test_a_run_goes_on_as_a_model_that_carries_its_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--epochs-scale", "0.01", "--device", "cpu", "--threads", "1", "--quiet"]
+    run, model, more = tmp_path / "run", tmp_path / "model", folder(tmp_path / "more", 1)
+    assert main(["run", "replay", "digits-b0-5", "--tasks", "1", "--memory", "20", "--out", str(run), *quick]) == 0
+    before = drcil.load(run, device="cpu")
+    learn = ["learn", str(model), str(more), "--from", str(run), *SMALL, "--quiet"]
+    assert main(["learn", str(run), str(more), *SMALL]) == 2
+    assert f"'drcil learn NEW FOLDER --from {run}' makes a model of it" in capsys.readouterr().err
+    assert main([*learn, "--method", "icarl"]) == 2
+    assert "--method is for a model that begins" in capsys.readouterr().err
+    assert main(learn) == 0
+    assert main(learn) == 2
+    assert "--from is for a model that begins" in capsys.readouterr().err
+    shutil.rmtree(run)
+    learner = drcil.load(model, device="cpu")
+    assert learner.classes == (*before.classes, *sorted(STREAM[1].classes)) and learner.sizes == (2, 2)
+    # Its exemplars are in the model, none is a reference to the dataset.
+    state = json.loads((current_version(model) / "state.json").read_text())
+    assert sorted(part["kind"] for part in state["memory"]["source"]["parts"]) == ["embedded", "kept"]
+    old = learner.memory.images
+    assert old is not None and old.counts(4).tolist() == [5] * 4
+    usage = learner.model.usage
+    assert usage is not None and usage.images == (0, 0, 22, 22) and usage.held == (0, 0, 2, 2)
+    assert main(["learn", str(model), str(folder(tmp_path / "again", 0)), "--known", "refresh", *SMALL, "--quiet"]) == 0

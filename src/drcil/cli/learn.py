@@ -61,6 +61,16 @@ def learn(
         int | None,
         typer.Option(help="Seed of training.", show_default="0", rich_help_panel=options.WHAT, callback=within(SEED)),
     ] = None,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|MODEL",
+            help="What a new model begins with: the last task of a run, or another model.",
+            rich_help_panel=options.WHAT,
+            callback=usable,
+        ),
+    ] = None,
     known: Annotated[
         str,
         typer.Option(
@@ -78,6 +88,7 @@ def learn(
             callback=within(VALIDATION),
         ),
     ] = 0.1,
+    data: options.Data = None,
     device: options.Device = None,
     threads: options.Threads = None,
     workers: options.Workers = None,
@@ -87,6 +98,7 @@ def learn(
 ) -> None:
     """Teach a model what a folder has that is new to it. The same command goes on where it was stopped."""
     from ..arguments import one_of
+    from ..models.directory import read_model
     from ..models.versions import is_versioned
     from ..process import configure
     from ..report.progress import showing as show
@@ -109,7 +121,9 @@ def learn(
         "epochs_scale": epochs_scale,
     }
     if is_versioned(model):
-        _require_unchanged(model, given)
+        _require_unchanged(model, {**given, "from": origin})
+    if origin is not None:
+        _require_unchanged(origin, given)
     engine = {name: value for name, value in (("device", device), ("workers", workers)) if value is not None}
     configure(threads)
     screen = console(stderr=json)
@@ -130,6 +144,7 @@ def learn(
                 validation=validation,
                 known=cast(Known, known),
                 showing=showing,
+                origin=None if origin is None else read_model(origin, data),
             )
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on where it was") from None

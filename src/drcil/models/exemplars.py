@@ -25,9 +25,10 @@ EXEMPLARS = "exemplars"
 def stored(images: ImageSet, directory: Path | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Where exemplars will be found again; rows, labels and digests, and the pixels of those found nowhere else.
 
-    With the directory of a model, files are copied into it, so that they are found wherever the model is.
+    With the directory of a model, files are copied into it, and the pixels of all other images, so that they are found
+    wherever the model is.
     """
-    kept = copied(images, lambda source: source.embedded)
+    kept = copied(images, lambda source: source.embedded or not (directory is None or isinstance(source, FileSource)))
     if directory is not None:
         kept = _carried(kept, directory / EXEMPLARS)
     tensors = {
@@ -58,10 +59,14 @@ def _carried(images: ImageSet, directory: Path) -> ImageSet:
         names.append(keep_picture(own, int(local[place]), directory))
     different = sorted(set(names))
     copies = KeptSource(directory, different, source.size, own.resize, source.channels)
-    chosen = ImageSet(copies, np.array([different.index(name) for name in names]), images.labels[moved])
-    rest = np.setdiff1d(np.arange(len(rows)), moved)
-    back = np.argsort(np.concatenate([moved, rest]), kind="stable")
-    return chosen.join(images.subset(rest)).subset(back)
+    carried = ImageSet(copies, np.array([different.index(name) for name in names]), images.labels[moved])
+    places = [moved]
+    # Part by part: the files that were copied are not to be asked for again.
+    for index in set(range(len(parts))) - set(files):
+        here = np.flatnonzero(part == index)
+        carried = carried.join(ImageSet(parts[index], local[here], images.labels[here]))
+        places.append(here)
+    return carried.subset(np.argsort(np.concatenate(places), kind="stable"))
 
 
 def recalled(

@@ -20,10 +20,12 @@ from ..data.labelled import Labelled, named_images
 from ..disk import remove_directory, write_bytes
 from ..errors import UserError
 from ..learner import Learner
-from ..models.directory import read_model, write_model
+from ..models.directory import model_at, read_model, write_model
 from ..models.model import Model
 from ..models.own_task import More
+from ..models.state import STATE
 from ..models.versions import LOCK, VERSIONS, add_version, changing, current_version, is_versioned
+from ..reading import is_file
 from ..train import EngineSettings, Journal, Listener
 from ..train.events import Event
 from .card import CARD, card
@@ -56,14 +58,16 @@ def learn(
     validation: float,
     known: Known,
     showing: Showing,
+    origin: Model | None = None,
 ) -> Lesson:
     """Teach the model at a path, which ``make`` makes if there is none, what a folder or a CSV has that is new to it.
 
+    ``origin``: a model that is taught in its place, and stays what it is where it was read from.
     Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
     """
     _require_place(path)
     with _leaving_nothing(path), changing(path):
-        model = read_model(path) if is_versioned(path) else None
+        model = read_model(path) if is_versioned(path) else origin
         view = (model.shape.size, model.shape.channels) if model else (None, None)
         found = _considered(model.classes if model else (), named_images(place, None, *view), place, known)
         journal = Journal(path / LEARNING / _digest(path, found), engine.snapshot_seconds)
@@ -113,6 +117,11 @@ def _require_place(path: Path) -> None:
     if is_versioned(path) or not os.path.lexists(path):
         return
     others = sorted(set(os.listdir(path)) - {LEARNING, LOCK, VERSIONS}) if os.path.isdir(path) else [path.name]
+    if others and is_file(model_at(path) / STATE):
+        raise UserError(
+            f"{path} is a run or a saved model, which stays as it is; 'drcil learn NEW FOLDER --from {path}' makes a "
+            "model of it that can be taught"
+        )
     if others:
         raise UserError(
             f"{path} exists and is not a model that can be taught: it contains '{others[0]}'; choose another path"
