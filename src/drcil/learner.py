@@ -11,38 +11,34 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from .arguments import function, instance, number, one_of, optional, text, whole
+from .arguments import function, instance, number, optional, text, whole
 from .data.augment import build_augment
 from .data.labels import class_names
 from .data.sources.imageset import ImageSet, ImageShape
 from .errors import UserError, unknown
 from .inference.inference import Inference
-from .inference.ranking import Ranking
 from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
-from .methods import Method
 from .methods.rehearsal import StageWork, rehearse_next
-from .models.directory import read_model, save_model
+from .models.directory import read_model
 from .models.forgetting import forget_classes
+from .models.holder import Holder
 from .models.holding import change, joined, usage_after
 from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
 from .models.own_task import More, more_images, own_task
 from .models.past import Past
-from .models.predictor import Prediction, Predictor
 from .models.start import starting_weights
 from .models.usage import Kind
-from .nets.output import Readout
 from .streams.budget import Budget
-from .streams.memory import Memory
 from .streams.next_task import require_next
 from .streams.stream import Task
 from .train import EngineSettings, Journal, Listener, TrainingEngine, engine_settings
 from .train.events import Event, silence
 
 
-class Learner:
+class Learner(Holder):
     """A model and the engine that teaches it, somewhere along a stream of tasks.
 
     >>> import drcil
@@ -115,10 +111,10 @@ class Learner:
         journal: Journal | None,
         image_size: int | None = None,
     ) -> None:
-        self._options, self._model, self._image_size = options, model, image_size
+        super().__init__(model)
+        self._options, self._image_size = options, image_size
         self._engine_settings, self._listener = engine, function("listener", listener)
         self._journal = optional(instance, "journal", journal, Journal)
-        self._predictor: Predictor | None = None
         self._screen: Listener = silence
         self._past: Past | None = None
         self._undoable = False
@@ -131,32 +127,6 @@ class Learner:
             f"<Learner {self._model.name}: {classes} class{'' if classes == 1 else 'es'} in {tasks} "
             f"task{'' if tasks == 1 else 's'}, memory {self._model.memory.budget}, images of {self._model.shape}>"
         )
-
-    @property
-    def model(self) -> Model:
-        """What is being taught; the first task settles what it is made of."""
-        if self._model is None:
-            raise UserError("there is no model yet: the learner has not seen data")
-        return self._model
-
-    @property
-    def method(self) -> Method:
-        return self.model.method
-
-    @property
-    def memory(self) -> Memory:
-        """The exemplars."""
-        return self.model.memory
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of classes that each learnt task brought and that are still there."""
-        return self._model.sizes if self._model else ()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes learnt, by label."""
-        return self._model.classes if self._model else ()
 
     @cached_property
     def engine(self) -> TrainingEngine:
@@ -315,40 +285,6 @@ class Learner:
             raise UserError("there is nothing to undo: a learner goes back one step, to before its last change")
         self._come_back(self._past)
 
-    def predictor(self) -> Predictor:
-        """What the learner knows now, ready for use by itself: without exemplars, data or the engine."""
-        self._require_learnt("predict")
-        if self._predictor is None:
-            self._predictor = Predictor.of(self.model, self._inference)
-        return self._predictor
-
-    def readouts(self) -> Mapping[str, Readout]:
-        """The ways to read class scores, the leading one first."""
-        self._require_learnt("read")
-        return self.model.readouts()
-
-    def rank(self, images: ImageSet, best: int = 10) -> dict[str, Ranking]:
-        """The best classes of each image by every readout, as labels."""
-        return self.predictor().rank(images, best)
-
-    def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
-        """The ``top`` best class names for each image, by the leading readout or another."""
-        return self.predictor().predict(images, top, readout)
-
-    def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
-        """Percent of images classified right: of an image set (a task's ``test``), or of images with class names."""
-        self._require_learnt("evaluate")
-        return self.predictor().evaluate(images, labels, readout)
-
-    def save(self, path: str | Path, *, exemplars: Literal["references", "images"] = "references") -> None:
-        """Write a model directory: weights, memory and a description. ``drcil.load`` reads it.
-
-        ``exemplars``: of those in files keep the paths, or the images, with which the model can learn on anywhere.
-        """
-        self._require_learnt("save")
-        one_of("exemplars", exemplars, ("references", "images"))
-        save_model(self.model, path, carry=exemplars == "images")
-
     @contextmanager
     def _all_or_nothing(self, undoable: bool = True) -> Iterator[None]:
         """What is not done to its end, for whatever reason, leaves the learner as it was."""
@@ -369,10 +305,6 @@ class Learner:
         self._model = None
         for made_for_it in ("engine", "_inference"):
             self.__dict__.pop(made_for_it, None)
-
-    def _require_learnt(self, what: str) -> None:
-        if not self.sizes:
-            raise UserError(f"there is nothing to {what} yet: the learner has not learnt a task")
 
 
 def load_learner(path: str | Path, data_dir: Path | None = None, **engine: Any) -> Learner:
