@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..limits import PORT, THREADS
 from .checks import a_token, known_device, usable, within
 from .options import Plugin
-from .output import console
+from .output import console, warn
 
 _NEEDED = ("fastapi", "uvicorn", "python_multipart")
 INSTALL = "pip install 'drcil[serve]'"
@@ -50,6 +50,8 @@ def serve(
     private = token is not None or is_loopback(host)
     if teach and not private:
         raise UserError(f"--teach on --host {host} needs a --token: whoever reaches the server could teach the model")
+    if not private:
+        warn(f"whoever reaches {host} can ask the model and see images that it remembers; a --token keeps others out")
     screen = console()
     with open_socket(host, port) as opened:
         from ..models.versions import require_kept

@@ -47,6 +47,7 @@ def make_app(desk: Desk) -> FastAPI:
     app.add_exception_handler(HTTPException, _told)
     app.add_exception_handler(RequestValidationError, _misused)
     app.add_exception_handler(UserError, _misused)
+    app.add_exception_handler(Exception, _broken)
     _add_predicting(app, desk)
     _add_state(app, desk)
     if desk.rules.collect:
@@ -206,3 +207,8 @@ async def _misused(request: Request, error: Exception) -> Response:
         said = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
         return JSONResponse({"error": f"the request cannot be used: {said}"}, 400)
     return JSONResponse({"error": str(error)}, 400)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """The error itself is in the log, and is nobody's business elsewhere."""
+    return JSONResponse({"error": "something broke in the server; its log says what"}, 500)

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import UserError
 from ..models.directory import model_at
 from .answering import Answering, version_key
 
@@ -46,7 +45,7 @@ class Current:
             await asyncio.sleep(_EVERY)
             try:
                 await self.renew()
-            except (UserError, OSError) as error:
+            except Exception as error:  # Whatever it is, the old version goes on, and a later one may be sound.
                 if str(error) != self._complained:
                     self._complained = str(error)
                     print(f"drcil: warning: the model has changed but cannot be read: {error}", file=sys.stderr)

@@ -70,10 +70,9 @@ class Lessons:
 
     async def stop(self) -> None:
         """Give the lesson up; the model stays as it was."""
-        if self._process is not None and self.status.state == "learning":
+        if self.status.state == "learning":
             self._stopped = True
-            with suppress(ProcessLookupError):
-                self._process.terminate()
+            self._end()
 
     async def close(self) -> None:
         """End the lesson, and everyone's watching."""
@@ -137,6 +136,8 @@ class Lessons:
             start_new_session=True,
             env={**os.environ, VARIABLE: os.pathsep.join(named_plugins())},
         )
+        if self._stopped:  # Before there was a process.
+            self._end()
         failure: str | None = None
         assert process.stdout is not None
         async for line in process.stdout:
@@ -148,6 +149,11 @@ class Lessons:
         code = await process.wait()
         self._process = None
         return failure or (None if code == 0 else f"the process that learns ended with code {code}")
+
+    def _end(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
 
     async def _become(self, **changes: Any) -> None:
         self.status = self.status.model_copy(update=changes)

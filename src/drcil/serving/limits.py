@@ -24,6 +24,7 @@ class Limits:
     """Of one request to predict."""
     teach_images: int = 300
     teach_bytes: int = 300 * MB
+    """Of one request to teach or to correct."""
     collected: int = 500
     """Corrected images that are kept."""
     waiting: int = 32

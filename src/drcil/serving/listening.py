@@ -40,5 +40,9 @@ def is_loopback(host: str) -> bool:
 
 def address_of(opened: socket.socket, host: str) -> str:
     """What to type into a browser."""
-    shown = f"[{host}]" if ":" in host else host
+    try:
+        everywhere = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        everywhere = False
+    shown = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{opened.getsockname()[1]}/"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import uvicorn
 
+from ..errors import FaultError
 from .app import make_app
 from .desk import Desk
 from .guard import Guard
@@ -32,7 +33,7 @@ class _Server(uvicorn.Server):
 def guarded(desk: Desk) -> Guard:
     """The endpoints behind their guard."""
     limits = desk.limits
-    sizes = {"/predict": limits.predict_bytes, "/learn": limits.teach_bytes, "/corrections": limits.predict_bytes}
+    sizes = {"/predict": limits.predict_bytes, "/learn": limits.teach_bytes, "/corrections": limits.teach_bytes}
     return Guard(make_app(desk), desk.rules, limits, desk.metrics, sizes)
 
 
@@ -46,8 +47,10 @@ async def _served(desk: Desk, opened: socket.socket, ready: Callable[[], None]) 
     serving = asyncio.create_task(server.serve([opened]))
     while not (server.started or serving.done()):
         await asyncio.sleep(0.02)
-    if server.started:
-        ready()
+    if not server.started:
+        await serving
+        raise FaultError("the server could not be started; the lines above say why")
+    ready()
     await serving
 
 

@@ -21,9 +21,10 @@ function example(method, path, description) {
   const label = posts && path !== "/predict" ? " -F label=plum" : "";
   const images = posts ? `${label} -F images=@one.jpg -F images=@two.jpg` : "";
   const verb = method === "get" || posts ? "" : ` -X ${method.toUpperCase()}`;
-  return `curl${verb}${images} ${location.origin}${path}`;
+  return `curl${verb}${token}${images} ${location.origin}${path}`;
 }
 
+const token = (await json("/health")).token ? " -H 'Authorization: Bearer TOKEN'" : "";
 const { paths, components } = await json("/openapi.json");
 for (const [path, methods] of Object.entries(paths)) {
   for (const [method, description] of Object.entries(methods)) {
