@@ -5,6 +5,8 @@ import { hasToken, json, useToken, whenTokenIsWanted } from "./api.js";
 import { $, counted, element } from "./dom.js";
 import { startTeaching } from "./teaching.js";
 
+let started = false;
+
 async function showClasses() {
   const { classes } = await json("/classes");
   $("count").textContent = `(${classes.length})`;
@@ -51,7 +53,9 @@ async function begin() {
     throw problem;
   }
   $("token-form").hidden = true;
-  $("ask").hidden = false;
+  $("ask").hidden = $("known").hidden = false;
+  if (started) return;
+  started = true;
   startAnswers(health, showCorrections);
   if (health.collects) {
     startCorrections();
