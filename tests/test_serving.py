@@ -27,9 +27,12 @@ from test_teaching import OPTIONS, QUICK, SMALL, STREAM, folder
 for needed in ("fastapi", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="needs the extra: pip install 'drcil[serve]'")
 
+from starlette.datastructures import Headers  # noqa: E402
+
 from drcil.serving.assets import assets  # noqa: E402
 from drcil.serving.desk import Desk  # noqa: E402
 from drcil.serving.limits import Limits  # noqa: E402
+from drcil.serving.rules import Rules  # noqa: E402
 from http_client import HOST, Client, multipart, serving  # noqa: E402
 
 TOKEN = "a-long-enough-token"
@@ -217,6 +220,9 @@ def test_names_and_pages_of_others_are_refused(place: Path, client: Client) -> N
             assert reply.status == 403 and "other sites" in reply.error
         assert client.ask("DELETE", "/corrections", headers=headers).status == 403
     assert client.post("/predict", good, headers={"Origin": f"http://{own}", "Host": own}).status == 200
+    proxy = {"Host": "fruit.example", "Origin": "https://fruit.example"}
+    assert client.post("/predict", good, headers=proxy).status == 421
+    assert Rules(names=frozenset(["Fruit.example"])).refusal("POST", "/predict", Headers(proxy)) is None
 
 
 def test_a_token_is_wanted_for_all_that_concerns_images(place: Path, strict: Client) -> None:

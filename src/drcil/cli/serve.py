@@ -34,6 +34,10 @@ def serve(
             callback=a_token,
         ),
     ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name that it is reached by, such as that of a proxy; repeatable."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.", callback=known_device)] = "auto",
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of the net.", show_default="all cores", callback=within(THREADS))
@@ -63,7 +67,7 @@ def serve(
 
         if teach:
             require_kept(model)
-        rules = Rules(host, token, teach, collect=private, files=frozenset(assets()))
+        rules = Rules(host, token, teach, collect=private, files=frozenset(assets()), names=frozenset(name or ()))
         configure(threads)
         desk = Desk(model, rules, device=device, threads=threads)
         told = f"{model}: {len(desk.current.model.classes)} classes, at {address_of(opened, host)} (Ctrl-C ends it)"

@@ -23,6 +23,10 @@ from .limits import Refusal, class_label
 
 Images = Annotated[list[UploadFile], File(description="Image files.")]
 Label = Annotated[str, Form(description="The name of the class that they show.")]
+_SENTENCES = {
+    404: "there is nothing at this address; /docs lists what there is",
+    405: "this address does not take that method; /docs lists what there is",
+}
 _DIGITS = 6
 """Of a probability."""
 
@@ -198,7 +202,8 @@ def _always(kind: str, content: bytes) -> Callable[[Request], Awaitable[Response
 
 async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    sentence = error.detail if isinstance(error, Refusal) else _SENTENCES.get(error.status_code, error.detail)
+    return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
 
 async def _misused(request: Request, error: Exception) -> Response:

@@ -32,11 +32,15 @@ class Rules:
     """Whether corrected images may be kept."""
     files: frozenset[str] = frozenset()
     """The page and its files."""
+    names: frozenset[str] = frozenset()
+    """Other names that it is reached by, such as that of a proxy."""
 
     def refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
         """Why a request is not carried out; None if it is."""
         if not self._is_own(headers.get("host", "")):
-            return Refusal(421, "this server is reached by its address or its own name only")
+            return Refusal(
+                421, "this server is reached by its address or a name of its own only; --name gives it another"
+            )
         if method in _CHANGING and not _from_here(headers):
             return Refusal(403, "requests from pages of other sites are refused")
         if self.token is not None and path not in OPEN | self.files and not self._has_token(headers):
@@ -49,7 +53,8 @@ class Rules:
         if name is None:
             return False
         machine = socket.gethostname().lower()
-        return _is_address(name) or name in {"localhost", self.host.lower(), machine, f"{machine}.local"}
+        own = {"localhost", self.host.lower(), machine, f"{machine}.local", *map(str.lower, self.names)}
+        return _is_address(name) or name in own
 
     def _has_token(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
