@@ -54,8 +54,6 @@ def serve(
     private = token is not None or is_loopback(host)
     if teach and not private:
         raise UserError(f"--teach on --host {host} needs a --token: whoever reaches the server could teach the model")
-    if not private:
-        warn(f"whoever reaches {host} can ask the model and see images that it remembers; a --token keeps others out")
     screen = console()
     with open_socket(host, port) as opened:
         from ..models.versions import require_kept
@@ -73,6 +71,8 @@ def serve(
         told = f"{model}: {len(desk.current.model.classes)} classes, at {address_of(opened, host)} (Ctrl-C ends it)"
 
         def ready() -> None:
+            if not private:
+                warn(f"whoever reaches {host} can ask the model and see images it remembers; --token keeps others out")
             screen.print(told, markup=False, soft_wrap=True)
             sys.stdout.flush()
 

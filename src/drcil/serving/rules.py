@@ -38,9 +38,7 @@ class Rules:
     def refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
         """Why a request is not carried out; None if it is."""
         if not self._is_own(headers.get("host", "")):
-            return Refusal(
-                421, "this server is reached by its address or a name of its own only; --name gives it another"
-            )
+            return Refusal(421, "this server is reached by its address or its own name only; --name gives it another")
         if method in _CHANGING and not _from_here(headers):
             return Refusal(403, "requests from pages of other sites are refused")
         if self.token is not None and path not in OPEN | self.files and not self._has_token(headers):
