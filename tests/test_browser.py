@@ -55,6 +55,11 @@ CONTRAST = """() => {
   }
   return faint;
 }"""
+REMEMBER = """() => {
+  const text = document.querySelector("#progress-text");
+  window.remembered = [];
+  new MutationObserver(() => remembered.push(text.textContent)).observe(text, { childList: true });
+}"""
 SMALL_TARGETS = """() => [...document.querySelectorAll("button, summary, .drop, input:not([type=file])")]
   .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
 
@@ -166,11 +171,13 @@ def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, bro
         drop(page, "#lesson .drop", images)
         assert page.locator("#chosen img").count() == len(images)
         watched.shoot("3-lesson")
+        page.evaluate(REMEMBER)
         page.click("#begin")
-        until(page, "document.querySelector('#progress-text').textContent.includes('%')")
+        until(page, "remembered.some((text) => text.startsWith('Learning “heron” from 24 images'))")
         watched.shoot("4-learning")
         watched.require_sound()
         page.wait_for_selector("#outcome.success")
+        assert any("%" in text for text in page.evaluate("remembered")), "how far it has come was shown"
         assert "Learnt: “heron”" in page.inner_text("#outcome")
         until(page, "document.querySelector('#about').textContent.includes('5 classes')")
         assert "heron" in page.locator("#classes").text_content()

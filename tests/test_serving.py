@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import shutil
 import signal
@@ -18,10 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 import drcil
 from drcil.cli import main
+from drcil.data.sources.filelist import FileList
+from drcil.data.sources.files import FileSource
+from drcil.serving import decoder
 from test_teaching import OPTIONS, QUICK, SMALL, STREAM, folder
 
 for needed in ("fastapi", "uvicorn", "python_multipart"):
@@ -156,6 +160,7 @@ def test_what_is_no_image_is_refused_with_a_sentence(content: bytes, why: str, p
     assert mixed.status == 200 and why in bad["error"] and bad["label"] is None and good["error"] is None
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 def test_a_decoder_that_runs_out_of_memory_or_dies_takes_nothing_with_it(place: Path, strict: Client) -> None:
     own = {"Authorization": f"Bearer {TOKEN}"}
     # This server has no bound on pixels worth the name: the decoder meets that of its memory.
@@ -179,6 +184,29 @@ def _decoders() -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_what_is_kept_is_upright_and_says_nothing_of_where_it_was_taken(tmp_path: Path) -> None:
+    pixels = np.zeros((300, 400, 3), dtype=np.uint8)
+    pixels[:, :100] = (250, 30, 30)
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation], tags[ExifTags.Base.Make] = 6, "a camera of someone"
+    Image.fromarray(pixels).save(tmp_path / "photo.jpg", exif=tags, comment="at home")
+    content, order = (tmp_path / "photo.jpg").read_bytes(), {"size": 64, "channels": 3, "pixels": 10**6}
+    answers = io.BytesIO()
+    orders = [{**order, "purpose": purpose, "bytes": len(content)} for purpose in ("view", "keep")]
+    decoder._serve(io.BytesIO(b"".join(json.dumps(one).encode() + b"\n" + content for one in orders)), answers)
+    answers.seek(0)
+    assert json.loads(answers.readline()) == {"suffix": "", "bytes": 64 * 64 * 3}
+    view = np.frombuffer(answers.read(64 * 64 * 3), dtype=np.uint8).reshape(64, 64, 3)
+    np.testing.assert_array_equal(view, FileSource(FileList.of_paths([tmp_path / "photo.jpg"]), 64).view(0, None))
+    told = json.loads(answers.readline())
+    kept = answers.read(told["bytes"])
+    with Image.open(io.BytesIO(kept)) as picture:
+        assert picture.format == "JPEG" and picture.size == (128, 171) and not picture.getexif()
+        # What was on the left is at the top now.
+        red, black = picture.getpixel((64, 10)), picture.getpixel((64, 160))
+    assert red[0] > 200 and max(black) < 30 and b"camera" not in kept and b"at home" not in kept
 
 
 def test_uploads_have_bounds(place: Path, strict: Client) -> None:

@@ -32,6 +32,7 @@ class Guard:
         """``sizes``: the bytes that a request to a path may have; to others, next to none."""
         self._app, self._rules, self._limits, self._metrics, self._sizes = app, rules, limits, metrics, sizes
         self.waiting = 0
+        metrics.gauge("drcil_waiting", "Requests with images that are answered or wait.", lambda: self.waiting)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
