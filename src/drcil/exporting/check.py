@@ -20,8 +20,8 @@ from ..models.model import Model
 from ..models.predictor import Predictor
 from .formats import Answer
 
-MOST = 64
-"""Of the model's own images."""
+MOST, _ROOM = 64, 2**28
+"""Of the model's own images, and bytes that they may take: photographs as they are decoded are large."""
 
 
 class Images(NamedTuple):
@@ -77,7 +77,12 @@ def own_images(model: Model, most: int) -> list[Pixels]:
     if not images:
         return []
     chosen = np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).round().astype(np.int64))
-    return list(_decoded(images.subset(chosen)))
+    found: list[Pixels] = []
+    for image in _decoded(images.subset(chosen)):
+        found.append(image)
+        if sum(one.nbytes for one in found) > _ROOM:
+            break
+    return found
 
 
 def odd_images(size: int, channels: int) -> list[Pixels]:

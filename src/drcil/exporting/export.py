@@ -68,7 +68,7 @@ def export_model(
     kind = require_possible(place, format, quantize)
     leading(model)
     with finished_file(place) as made:
-        plain = made.with_name("plain") if quantize else made
+        plain = made.with_name(f"{made.name}.plain") if quantize else made
         FORMATS[kind].write(model, plain)
         images = images_of(model)
         difference = compared(FORMATS[kind].opened(plain), images.all, images.expected).difference
@@ -92,7 +92,7 @@ def export_model(
 
 def _model(given: str | os.PathLike[str] | Learner) -> Model:
     if isinstance(given, str | os.PathLike):
-        return read_model(Path(given))
+        return read_model(given_path("the path of a model", given))
     from ..learner import Learner
 
     if not isinstance(given, Learner):
