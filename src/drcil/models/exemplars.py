@@ -28,9 +28,8 @@ def stored(images: ImageSet, directory: Path | None = None) -> tuple[dict[str, A
     With the directory of a model, files are copied into it, and the pixels of all other images, so that they are found
     wherever the model is.
     """
-    kept = copied(
-        images, lambda source: source.embedded or not (directory is None or isinstance(source, EncodedSource))
-    )
+    carry = directory is not None
+    kept = copied(images, lambda source: source.embedded or (carry and not isinstance(source, EncodedSource)))
     if directory is not None:
         kept = _carried(kept, directory / EXEMPLARS)
     tensors = {
