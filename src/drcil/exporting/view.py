@@ -78,9 +78,12 @@ class PictureView(nn.Module):
         span, left = ((right - left) * _ONE).long(), (left * _ONE).long()
         # All of the following in units of 1 / (2 size _ONE) of a pixel.
         centre = 2 * size * left + (2 * torch.arange(size, device=device) + 1) * span
-        place = (2 * torch.arange(pixels, device=device) + 1) * (size * _ONE)
-        reach = 2 * span.clamp_min(size * _ONE)
-        triangle = (reach - (place[:, None] - centre[None, :]).abs()).clamp_min(0)
+        pixel = torch.full((), size * _ONE, dtype=torch.int64, device=device)
+        place = (2 * torch.arange(pixels, device=device) + 1) * pixel
+        reach = 2 * torch.maximum(span, pixel)
+        apart = (place[:, None] - centre[None, :]).abs()
+        # Not by clamping, of which onnxruntime sees 32 bits.
+        triangle = torch.where(apart < reach, reach - apart, torch.zeros_like(apart))
         total = triangle.sum(dim=0, keepdim=True)
         # Long division, half by half: the whole would be more than 64 bits hold. Only the last bit is rounded.
         upper = torch.floor_divide(triangle * 2**_HALF, total)
