@@ -273,6 +273,15 @@ def test_a_file_that_disagrees_is_not_handed_over(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_does_not_run_is_not_handed_over(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drcil.exporting.weights.write", lambda model, path: path.write_bytes(b"damaged"))
+    with pytest.raises(UserError, match="the exported file does not run, so that nothing was written: cannot read"):
+        drcil.export(model, tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_is_as_good_as_its_last_model(taught: Learner, tmp_path: Path) -> None:
     taught.save(tmp_path / "run" / "tasks" / "02")
     assert drcil.export(tmp_path / "run", tmp_path / "x.safetensors").difference <= BOUND

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..arguments import path as given_path
 from ..arguments import shown
 from ..disk import finished_file
-from ..errors import FaultError, WrongTypeError
+from ..errors import FaultError, WrongTypeError, shortened
 from ..models.directory import read_model
 from ..models.model import Model
 from .check import compared, images_of
@@ -71,7 +71,11 @@ def export_model(
         plain = made.with_name(f"{made.name}.plain") if quantize else made
         FORMATS[kind].write(model, plain)
         images = images_of(model)
-        difference = compared(FORMATS[kind].opened(plain), images.all, images.expected).difference
+        try:
+            difference = compared(FORMATS[kind].opened(plain), images.all, images.expected).difference
+        except Exception as error:  # Of a runtime that cannot do what it was given.
+            why = shortened(" ".join(str(error).split()))
+            raise FaultError(f"the exported file does not run, so that nothing was written: {why}") from error
         if not difference <= BOUND:
             raise FaultError(
                 f"the exported file would differ from drcil's own predictions by {difference:.2g}, and at most "
