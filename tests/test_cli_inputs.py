@@ -36,6 +36,8 @@ BASES: dict[str, list[str]] = {
     "info": ["info", "nothing"],
     "rename": ["rename", "nothing", "a", "b"],
     "undo": ["undo", "nothing"],
+    "forget": ["forget", "nothing", "a"],
+    "export": ["export", "nothing", "--out", "o.onnx"],
     "import": ["import", "nothing", "--out", "o"],
     "list": ["list", "methods"],
     "data check": ["data", "check", "digits"],

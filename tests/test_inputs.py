@@ -241,6 +241,10 @@ CALLS: dict[str, Callable[[Any, Learner], Any]] = {
     "rank.best": lambda value, taught: taught.rank(STREAM[0].test, value),
     "Predictor": lambda value, taught: drcil.Predictor(value, value, value, value),
     "load_predictor.device": lambda value, taught: drcil.load_predictor("nothing", device=value),
+    "export": lambda value, taught: drcil.export(value, "model.onnx"),
+    "export.file": lambda value, taught: drcil.export("nothing", value),
+    "export.format": lambda value, taught: drcil.export("nothing", "model", format=value),
+    "export.quantize": lambda value, taught: drcil.export("nothing", "model.onnx", quantize=value),
     "stream": lambda value, taught: drcil.stream(value),
     "stream.dataset": lambda value, taught: drcil.stream("digits-b0-5", value),
     "stream.data_dir": lambda value, taught: drcil.stream("cifar100-b0-10", data_dir=value),
@@ -263,7 +267,7 @@ CALLS: dict[str, Callable[[Any, Learner], Any]] = {
     "wrap.channels": lambda value, taught: wrap([(PIXELS[0], 0)], channels=value),
 }
 """Every public function and constructor with a value in the place of one argument."""
-_EFFECTS = ("configure", "use_plugins", "load", "load_predictor", "Prediction", "UserError")
+_EFFECTS = ("configure", "use_plugins", "load", "load_predictor", "Prediction", "Exported", "UserError")
 """What changes the process, reads a file, or only holds what it is given."""
 
 
