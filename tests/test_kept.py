@@ -68,6 +68,32 @@ def test_it_learns_on_elsewhere_when_the_originals_are_gone(photographs: Path, t
     assert drcil.load(tmp_path / "next", device="cpu").memory.images is not None
 
 
+def test_what_a_model_carries_is_carried_on_however_it_is_saved(photographs: Path, tmp_path: Path) -> None:
+    learner = taught(photographs, "cat", "dog")
+    for number, name in enumerate(("cat", "dog"), start=1):
+        for one in range(10, 30):
+            photograph(photographs / name / f"{one}.jpg", 100 * number + one)
+    more = [path for name in ("cat", "dog") for path in sorted((photographs / name).glob("??.jpg"))]
+    learner.refresh(more, [path.parent.name for path in more], validation=0.1)
+    learner.save(tmp_path / "model", exemplars="images")
+    shutil.rmtree(photographs / "cat"), shutil.rmtree(photographs / "dog")
+
+    drcil.load(tmp_path / "model", device="cpu").save(tmp_path / "model")
+    itself = drcil.load(tmp_path / "model", device="cpu")
+    taught(photographs, "fox", learner=itself)
+    itself.save(tmp_path / "copy")
+    shutil.rmtree(tmp_path / "model")
+    copy = drcil.load(tmp_path / "copy", device="cpu")
+    taught(photographs, "owl", learner=copy)
+    assert copy.memory.images is not None and copy.memory.images.counts(4).tolist() == [2] * 4
+    assert copy.model.held.images is not None and copy.model.held.images.counts(2).tolist() == [2, 2]
+    # Others are referred to, as before.
+    assert len(list((tmp_path / "copy" / "exemplars").iterdir())) == 8
+    shutil.rmtree(photographs / "fox")
+    with pytest.raises(UserError, match=r"the exemplars of .*copy cannot be used"):
+        drcil.load(tmp_path / "copy", device="cpu").memory.images  # noqa: B018
+
+
 def test_without_that_a_model_says_what_is_missing(photographs: Path, tmp_path: Path) -> None:
     taught(photographs, "cat", "dog").save(tmp_path / "model")
     shutil.rmtree(photographs / "cat")

@@ -84,7 +84,7 @@ def write_model(
     sources: dict[str, dict[str, Any] | None] = {MEMORY: None, HELD: None}
     for name, images in ((MEMORY, model.memory.images), (HELD, model.held.images)):
         if images:
-            sources[name], tensors[name] = stored(images, directory if carry else None)
+            sources[name], tensors[name] = stored(images, directory, carry)
     files = {name: write_tensors(directory / name, content) for name, content in tensors.items()}
     try:
         state = _state(model, learnt, sources, files)

@@ -22,16 +22,14 @@ EXEMPLARS = "exemplars"
 """The directory within a model for the pictures that it carries with it."""
 
 
-def stored(images: ImageSet, directory: Path | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def stored(images: ImageSet, directory: Path, carry: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Where exemplars will be found again; rows, labels and digests, and the pixels of those found nowhere else.
 
-    With the directory of a model, files are copied into it, and the pixels of all other images, so that they are found
-    wherever the model is.
+    Pictures that a model carries already are carried on, into the ``directory`` of the one that is written. ``carry``:
+    so are all other files, and the pixels of all other images, so that they are found wherever the model is.
     """
-    carry = directory is not None
     kept = copied(images, lambda source: source.embedded or (carry and not isinstance(source, EncodedSource)))
-    if directory is not None:
-        kept = _carried(kept, directory / EXEMPLARS)
+    kept = _carried(kept, directory / EXEMPLARS, EncodedSource if carry else KeptSource)
     tensors = {
         "rows": torch.from_numpy(kept.rows),
         "labels": torch.from_numpy(kept.labels),
@@ -44,12 +42,12 @@ def stored(images: ImageSet, directory: Path | None = None) -> tuple[dict[str, A
     return kept.source.describe(), tensors
 
 
-def _carried(images: ImageSet, directory: Path) -> ImageSet:
-    """The same images, those in files as copies in the directory."""
+def _carried(images: ImageSet, directory: Path, kind: type[EncodedSource]) -> ImageSet:
+    """The same images, those in files of this kind of source as copies in the directory."""
     source, rows = images.source, images.rows
     parts = source.parts if isinstance(source, ChainSource) else (source,)
     part, local = source.locate(rows) if isinstance(source, ChainSource) else (np.zeros_like(rows), rows)
-    files = [index for index, own in enumerate(parts) if isinstance(own, EncodedSource)]
+    files = [index for index, own in enumerate(parts) if isinstance(own, kind)]
     moved = np.flatnonzero(np.isin(part, files))
     if not len(moved):
         return images

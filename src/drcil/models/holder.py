@@ -87,6 +87,7 @@ class Holder(ABC):
         """Write a model directory: weights, memory and a description. ``drcil.load`` reads it.
 
         ``exemplars``: of those in files keep the paths, or the images, with which the model can learn on anywhere.
+        Images that a model carries already are always carried on.
         """
         self._require_learnt("save")
         one_of("exemplars", exemplars, ("references", "images"))
