@@ -135,7 +135,9 @@ def test_an_image_that_is_remembered_looks_most_like_itself(place: Path, client:
             first = np.asarray(Image.open(io.BytesIO(shown[0].body)).convert("RGB"))
             np.testing.assert_array_equal(first, np.asarray(Image.open(file).convert("RGB")))
     assert client.get("/exemplars/0001/0/0").status == 404
-    assert client.get(f"{answer['nearest'][0].rpartition('/')[0]}/99").status == 404
+    own = answer["nearest"][0].rpartition("/")[0]
+    for no_such in (f"{own}/99", f"{own}/-1", f"{own}/-99", f"{own.rpartition('/')[0]}/-1/0"):
+        assert client.get(no_such).status == 404
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class Answering:
     def exemplar(self, label: int, place: int) -> bytes | None:
         """One of the images that are remembered of a class, as a PNG."""
         images = self._remembered(label)
-        if images is None or place >= len(images):
+        if images is None or not 0 <= place < len(images):
             return None
         try:
             pixels = images.source.read(images.rows[place : place + 1])[0]
