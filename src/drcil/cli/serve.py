@@ -11,6 +11,7 @@ import typer
 
 from ..errors import UserError
 from ..limits import PORT, THREADS
+from ..serving.environment import TOKEN
 from .checks import a_token, known_device, usable, within
 from .options import Plugin
 from .output import console, warn
@@ -29,7 +30,7 @@ def serve(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="DRCIL_TOKEN",
+            envvar=TOKEN,
             help="What clients must know; needed to teach on other hosts than this one.",
             callback=a_token,
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..data.sources.decode import Pixels
 from ..data.sources.imageset import ImageShape
+from .environment import environment
 from .limits import Limits, Refusal
 from .metrics import Metrics
 
@@ -42,7 +42,7 @@ class _Decoder:
                 stdout=asyncio.subprocess.PIPE,
                 # The interrupt key is for the server, which then closes the pipes.
                 start_new_session=True,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
             )
         )
 

@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..plugins import VARIABLE, named_plugins
 from .collection import Collection, Item
 from .current import Current
+from .environment import environment
 from .metrics import Metrics
 
 State = Literal["idle", "learning", "loading", "learnt", "failed", "stopped"]
@@ -134,7 +135,7 @@ class Lessons:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, VARIABLE: os.pathsep.join(named_plugins())},
+            env=environment(**{VARIABLE: os.pathsep.join(named_plugins())}),
         )
         if self._stopped:  # Before there was a process.
             self._end()
