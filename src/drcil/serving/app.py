@@ -150,12 +150,12 @@ def _add_corrections(app: FastAPI, desk: Desk) -> None:
     @app.get("/corrections.zip", summary="Fetch what was collected, for 'drcil learn'", response_class=Response)
     async def archive() -> Response:
         headers = {"Content-Disposition": 'attachment; filename="corrections.zip"'}
-        return Response(desk.collection.archive(), media_type="application/zip", headers=headers)
+        return Response(await desk.collection.archive(), media_type="application/zip", headers=headers)
 
     @app.delete("/corrections", summary="Delete what was collected", status_code=204)
     async def delete() -> None:
-        if desk.lessons.status.busy:
-            raise Refusal(409, "a lesson is under way; wait until it is over, or stop it")
+        if refusal := desk.engaged():
+            raise refusal
         desk.collection.remove(list(desk.collection.corrected))
 
 

@@ -6,11 +6,13 @@ a table.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,13 +59,18 @@ class Collection:
         path.write_text(_table(items), encoding="utf-8")
         return path
 
-    def archive(self) -> bytes:
-        """All corrected images with their table, as a ZIP."""
-        packed = io.BytesIO()
+    async def archive(self) -> bytes:
+        """All corrected images with their table, as a ZIP. It is made in a thread: others are answered meanwhile."""
+        return await asyncio.to_thread(self._packed, list(self.corrected))
+
+    def _packed(self, items: Sequence[Item]) -> bytes:
+        packed, there = io.BytesIO(), []
         with zipfile.ZipFile(packed, "w") as file:
-            file.writestr(TABLE, _table(self.corrected))
-            for item in self.corrected:
-                file.write(self._directory / item.file, item.file)
+            for item in items:
+                with suppress(FileNotFoundError):  # It was deleted, or learnt, just now.
+                    file.write(self._directory / item.file, item.file)
+                    there.append(item)
+            file.writestr(TABLE, _table(there))
         return packed.getvalue()
 
     def close(self) -> None:

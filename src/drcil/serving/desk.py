@@ -41,6 +41,7 @@ class Desk:
         self.lessons = Lessons(self.current, self.collection, self.metrics, device, threads)
         self._decoders = Decoders(min(4, os.cpu_count() or 1), self.limits, self.metrics)
         self._receiving = asyncio.Lock()
+        self._arriving = 0
         self.metrics.gauge("drcil_classes", "Classes the model knows.", lambda: len(self.current.model.classes))
         self.metrics.gauge("drcil_learning", "Whether a lesson is under way.", lambda: int(self.lessons.status.busy))
         self.metrics.gauge("process_resident_memory_bytes", "Main memory of the server.", resident_memory)
@@ -83,11 +84,16 @@ class Desk:
 
     async def corrected(self, images: Sequence[UploadFile], label: str) -> list[Item | Refusal]:
         """Collect images with the class that they show."""
-        if len(self.collection.corrected) + len(images) > self.limits.collected:
+        if len(self.collection.corrected) + self._arriving + len(images) > self.limits.collected:
             raise Refusal(
                 409, f"{self.limits.collected} corrected images are kept at most; fetch them, then delete them"
             )
-        found = await self.kept(images, label)
+        # They have their places from now on: others come while these are decoded.
+        self._arriving += len(images)
+        try:
+            found = await self.kept(images, label)
+        finally:
+            self._arriving -= len(images)
         self.collection.corrected += [one for one in found if isinstance(one, Item)]
         return found
 
@@ -106,10 +112,16 @@ class Desk:
                 raise Refusal(400, "no images have been collected")
             return await self.lessons.begin(items, keep=items)
 
+    def engaged(self) -> Refusal | None:
+        """Why no lesson can begin now; None if one can."""
+        if self._receiving.locked() or self.lessons.status.busy:
+            return Refusal(409, "a lesson is under way; wait until it is over, or stop it")
+        return None
+
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        if self._receiving.locked() or self.lessons.status.busy:
-            raise Refusal(409, "a lesson is under way; wait until it is over, or stop it")
+        if refusal := self.engaged():
+            raise refusal
         async with self._receiving:
             yield
 

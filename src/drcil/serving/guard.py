@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -28,9 +28,20 @@ _SOON = {"Retry-After": "1"}
 class Guard:
     """The outermost layer. A request that it refuses is not read further."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, limits: Limits, metrics: Metrics, sizes: Mapping[str, int]) -> None:
-        """``sizes``: the bytes that a request to a path may have; to others, next to none."""
-        self._app, self._rules, self._limits, self._metrics, self._sizes = app, rules, limits, metrics, sizes
+    def __init__(
+        self,
+        app: ASGIApp,
+        rules: Rules,
+        limits: Limits,
+        metrics: Metrics,
+        sizes: Mapping[str, int],
+        engaged: Mapping[str, Callable[[], Refusal | None]],
+    ) -> None:
+        """``sizes``: the bytes that a request to a path may have; to others, next to none. ``engaged``: why nothing can
+        be posted to a path now, asked before the request arrives.
+        """
+        self._app, self._rules, self._limits, self._metrics = app, rules, limits, metrics
+        self._sizes, self._engaged = sizes, engaged
         self.waiting = 0
         metrics.gauge("drcil_waiting", "Requests with images that are answered or wait.", lambda: self.waiting)
 
@@ -62,6 +73,8 @@ class Guard:
         refusal = self._rules.refusal(method, scope["path"], headers)
         if refusal is None and method == "POST" and self.waiting >= self._limits.waiting:
             refusal = Refusal(503, "the server is busy; try again in a moment", _SOON)
+        if refusal is None and method == "POST" and scope["path"] in self._engaged:
+            refusal = self._engaged[scope["path"]]()
         most = self._sizes.get(scope["path"], MB)
         if refusal is None and _announced(headers) > most:
             refusal = _too_large(most)

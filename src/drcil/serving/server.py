@@ -34,7 +34,7 @@ def guarded(desk: Desk) -> Guard:
     """The endpoints behind their guard."""
     limits = desk.limits
     sizes = {"/predict": limits.predict_bytes, "/learn": limits.teach_bytes, "/corrections": limits.teach_bytes}
-    return Guard(make_app(desk), desk.rules, limits, desk.metrics, sizes)
+    return Guard(make_app(desk), desk.rules, limits, desk.metrics, sizes, {"/learn": desk.engaged})
 
 
 def serve(desk: Desk, opened: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
