@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,10 +12,20 @@ from pathlib import Path
 import pytest
 
 import drcil
-from drcil.disk import write_bytes
+from drcil.disk import write_bytes, write_sealed
 from drcil.errors import UserError
 from drcil.models.directory import write_model
-from drcil.models.versions import CURRENT, VERSIONS, add_version, changing, current_version, is_versioned, undo
+from drcil.models.versions import (
+    CURRENT,
+    LOCK,
+    VERSIONS,
+    add_version,
+    changing,
+    current_version,
+    earlier_version,
+    is_versioned,
+    undo,
+)
 
 
 def saying(word: str) -> Callable[[Path], None]:
@@ -59,13 +71,95 @@ def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert word(tmp_path) == "old" and names(tmp_path) == ["0001"]
 
 
-def test_a_version_that_was_written_but_not_taken_into_use_is_passed_over(tmp_path: Path) -> None:
-    """As after a kill between the two; the next change takes a number above it."""
-    add_version(tmp_path, saying("old"))
-    saying("lost")(tmp_path / VERSIONS / "0002")
+def test_a_version_that_was_never_in_use_is_not_gone_back_to(tmp_path: Path) -> None:
+    """As after a kill between writing it and taking it into use, or between undoing it and removing it."""
+    for one in ("old", "undone", "undone too"):
+        add_version(tmp_path, saying(one))
+    write_sealed(tmp_path / CURRENT, {"version": "0001"})
     assert word(tmp_path) == "old"
-    assert add_version(tmp_path, saying("new")).name == "0003"
-    assert word(tmp_path) == "new"
+    with changing(tmp_path):
+        assert names(tmp_path) == ["0001"]
+        assert add_version(tmp_path, saying("new")).name == "0002"
+    with changing(tmp_path):
+        undo(tmp_path)
+    assert word(tmp_path) == "old" and names(tmp_path) == ["0001"]
+
+
+def test_a_first_version_that_was_never_in_use_is_begun_anew(tmp_path: Path) -> None:
+    saying("lost")(tmp_path / VERSIONS / "0001")
+    with changing(tmp_path):
+        add_version(tmp_path, saying("first"))
+    assert word(tmp_path) == "first" and names(tmp_path) == ["0001"]
+    add_version(tmp_path, saying("second"))
+    (tmp_path / CURRENT).unlink()
+    with pytest.raises(UserError, match=r"no current\.json that says which is in use; restore it"), changing(tmp_path):
+        pass
+    assert names(tmp_path) == ["0001", "0002"], "a line that was lost costs no version"
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_change(tmp_path: Path) -> None:
+    add_version(tmp_path, saying("old"))
+    left = tmp_path / VERSIONS / ".0002.424242.tmp"
+    saying("half")(left)
+    write_bytes(tmp_path / f".{CURRENT}.424242.tmp", b"{")
+    with changing(tmp_path):
+        assert names(tmp_path) == ["0001"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [LOCK, CURRENT, VERSIONS]
+
+
+def killed_before(step: int, path: Path, change: Callable[[Path], object]) -> bool:
+    """Let another process make the change, and kill it before a step: a rename, a removal, a new directory."""
+    child = os.fork()
+    if not child:
+        steps = 0
+
+        def count(event: str, given: tuple[object, ...]) -> None:
+            nonlocal steps
+            if event in ("os.rename", "os.rmdir", "os.remove", "os.mkdir"):
+                steps += 1
+                if steps == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        with changing(path):
+            sys.addaudithook(count)
+            change(path)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def add_new(path: Path) -> None:
+    add_version(path, saying("new"), kept=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("change", [undo, add_new])
+def test_killed_at_any_step_only_versions_that_were_in_use_are_gone_back_to(
+    change: Callable[[Path], object], tmp_path: Path
+) -> None:
+    back = {"new": ["latest", "middle", "oldest"], "latest": ["middle", "oldest"], "middle": ["oldest"]}
+    for step in range(1, 30):
+        path = tmp_path / str(step)
+        for one in ("oldest", "middle", "latest"):
+            add_version(path, saying(one))
+        killed = killed_before(step, path, change)
+        now = word(path)
+        assert now in (("latest", "middle") if change is undo else ("latest", "new"))
+        with changing(path):
+            add_version(path, saying("later"))
+        seen = []
+        while earlier_version(path):
+            with changing(path):
+                undo(path)
+            seen.append(word(path))
+        whole = [now, *back[now]]
+        assert seen == whole[: len(seen)] and len(seen) >= 2, "the oldest may be gone"
+        assert names(path) == [current_version(path).name]
+        if not killed:
+            assert step > 5
+            return
+    pytest.fail("the change never came to its end")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from .seals import Seal, require_unchanged
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Put ``content`` at ``path``, replacing what was there only once all of it is on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
@@ -49,7 +49,7 @@ def finished_file(path: Path) -> Iterator[Path]:
 
     That is for files that others write, or that are looked at first. If the block fails nothing is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     try:
         remove_directory(temporary)
         temporary.mkdir(parents=True)
@@ -76,6 +76,11 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def temporary_name(path: Path) -> Path:
+    """What is not to be seen at ``path`` yet, or not any more; ``leftovers`` finds it after a kill."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def leftovers(directory: Path) -> list[Path]:
@@ -151,7 +156,7 @@ def write_directory(path: Path, fill: Callable[[Path], None]) -> None:
     One that was there before steps aside only for the moment of renaming, and is removed last; a kill in that moment
     is what ``put_back`` is for.
     """
-    temporary, former = path.with_name(f".{path.name}.{os.getpid()}.tmp"), _aside(path)
+    temporary, former = temporary_name(path), _aside(path)
     try:
         put_back(path)
         remove_directory(temporary)

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..data.sources.filelist import directory_names
-from ..disk import locked, make_directory, remove_directory, sync_directory, write_directory, write_sealed
+from ..disk import (
+    leftovers,
+    locked,
+    make_directory,
+    remove,
+    remove_directory,
+    sync_directory,
+    temporary_name,
+    write_directory,
+    write_sealed,
+)
 from ..errors import UserError
 from ..reading import is_file, read_sealed
 
@@ -47,14 +57,13 @@ def current_version(path: Path) -> Path:
 
 def add_version(path: Path, fill: Callable[[Path], None], kept: int = KEPT) -> Path:
     """A new version, which ``fill`` writes, in place of the current one; the oldest go if there are too many."""
-    numbers = _numbers(path)
-    place = path / VERSIONS / f"{max(numbers, default=0) + 1:04d}"
+    place = _place(path, max(_numbers(path), default=0) + 1)
     make_directory(path / VERSIONS)
     write_directory(place, fill)
     _use(place)
     # A kill before this line leaves one too many, which goes with the next change.
     for number in sorted(_numbers(path))[:-kept]:
-        remove_directory(path / VERSIONS / f"{number:04d}")
+        _remove(_place(path, number))
     return place
 
 
@@ -62,7 +71,7 @@ def earlier_version(path: Path) -> Path | None:
     """The version before the current one, if it is still kept."""
     current = int(current_version(path).name)
     before = [number for number in _numbers(path) if number < current]
-    return path / VERSIONS / f"{max(before):04d}" if before else None
+    return _place(path, max(before)) if before else None
 
 
 def undo(path: Path) -> Path:
@@ -71,9 +80,8 @@ def undo(path: Path) -> Path:
     if before is None:
         raise UserError(f"{path} cannot be undone: no earlier version of it is kept")
     _use(before)
-    for number in _numbers(path):
-        if number >= int(undone.name):
-            remove_directory(path / VERSIONS / f"{number:04d}")
+    # A kill before this line leaves it to the next change, as one that is not in use.
+    _remove(undone)
     return before
 
 
@@ -82,13 +90,43 @@ def purge(path: Path) -> None:
     current = int(current_version(path).name)
     for number in _numbers(path):
         if number != current:
-            remove_directory(path / VERSIONS / f"{number:04d}")
+            _remove(_place(path, number))
 
 
-def changing(path: Path) -> AbstractContextManager[None]:
-    """Within the block no other process changes the model."""
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Within the block no other process changes the model; what killed ones left behind is cleared away first."""
     make_directory(path)
-    return locked(path / LOCK, f"another process is changing {path}; wait until it is done")
+    with locked(path / LOCK, f"another process is changing {path}; wait until it is done"):
+        _clear(path)
+        yield
+
+
+def _clear(path: Path) -> None:
+    """Remove what is half written, and versions after the current one: they were undone, or never in use."""
+    current = int(current_version(path).name) if is_versioned(path) else 0
+    unused = [number for number in _numbers(path) if number > current]
+    if not current and unused not in ([], [1]):
+        raise UserError(
+            f"{path / VERSIONS} has versions, but there is no {CURRENT} that says which is in use; restore it"
+        )
+    for number in unused:
+        _remove(_place(path, number))
+    for place in (path, path / VERSIONS):
+        for left in leftovers(place):
+            remove(left)
+
+
+def _remove(place: Path) -> None:
+    """Take a version away at once, so that a kill leaves no half of it that could be taken for a version."""
+    aside = temporary_name(place)
+    remove_directory(aside)
+    os.replace(place, aside)
+    remove_directory(aside)
+
+
+def _place(path: Path, number: int) -> Path:
+    return path / VERSIONS / f"{number:04d}"
 
 
 def _use(place: Path) -> None:

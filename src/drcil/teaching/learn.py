@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from ..data.labelled import Labelled, named_images
-from ..disk import remove_directory, write_bytes
+from ..disk import leftovers, remove_directory, write_bytes
 from ..errors import UserError
 from ..learner import Learner
 from ..models.directory import model_at, read_model, write_model
@@ -116,7 +116,8 @@ def _require_place(path: Path) -> None:
     """A model with versions, or nothing: what else is there stays as it is."""
     if is_versioned(path) or not os.path.lexists(path):
         return
-    others = sorted(set(os.listdir(path)) - {LEARNING, LOCK, VERSIONS}) if os.path.isdir(path) else [path.name]
+    ours = {LEARNING, LOCK, VERSIONS, *(left.name for left in leftovers(path))}
+    others = sorted(set(os.listdir(path)) - ours) if os.path.isdir(path) else [path.name]
     if others and is_file(model_at(path) / STATE):
         raise UserError(
             f"{path} is a run or a saved model, which stays as it is; 'drcil learn NEW FOLDER --from {path}' makes a "
