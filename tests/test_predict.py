@@ -86,6 +86,16 @@ def test_paths_come_from_standard_input_too(
     assert [row[0] for row in rows[1:]] == list(map(str, files))
 
 
+def test_a_missing_file_is_named_and_the_others_are_answered_wherever_the_names_come_from(
+    model: Path, pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [pictures / "nosuch.jpg", pictures / "folder0" / "00.png"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(map(str, paths))))
+    code, out, err = answered(capsys, model, *paths)
+    assert code == 1 and out.startswith(f"{paths[1]}: ") and f"{paths[0]} cannot be read" in err
+    assert (code, out, err) == answered(capsys, model, "-")
+
+
 @pytest.mark.parametrize(("form", "said"), [("--csv", "unknown"), ("--json", '"label": null'), (None, ": unknown (")])
 def test_below_the_threshold_the_answer_is_unknown(
     form: str | None, said: str, model: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
@@ -142,6 +152,8 @@ def test_a_run_is_as_good_as_its_last_model(
     ("arguments", "told"),
     [
         (["nowhere.png"], "there is no image file or folder nowhere.png"),
+        (["nowhere.png", "b", "c"], "there is no image file or folder nowhere.png, nor any of the 2 others"),
+        (["empty", "--csv"], "there are no image files in empty"),
         (["-", "-"], "standard input can be read once"),
         (["-", "--json", "--csv"], "give --json or --csv, not both"),
         (["-", "--threshold", "1.5"], "--threshold must be a number from 0.0 to 1.0, not 1.5"),
@@ -158,6 +170,7 @@ def test_what_cannot_be_asked_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
     monkeypatch.setattr("sys.stdin", io.StringIO("x.png\n"))
     code, out, err = answered(capsys, model, *arguments)
     assert code == 2 and told in err and not out

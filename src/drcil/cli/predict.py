@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -60,14 +61,12 @@ def predict(
     ] = None,
     plugin: Plugin = None,
 ) -> int:
-    """Tell the classes of images. Exit code 1 if a file could not be read as an image; all others are answered."""
+    """Tell the classes of images. Exit code 1 if a file is missing or could not be read; all others are answered."""
     if json_lines and as_csv:
         raise UserError("give --json or --csv, not both")
     if images.count(_LIST) > 1:
         raise UserError("standard input can be read once; give '-' once")
-    for place in images:
-        if place != _LIST and not place.exists():
-            raise UserError(f"there is no image file or folder {place}")
+    _require_some(images)
 
     from ..data.pictures import Unreadable
     from ..models.predictor import load_predictor
@@ -93,6 +92,17 @@ def predict(
     if failed:
         print(f"drcil: {failed} file{'s' if failed > 1 else ''} could not be read", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _require_some(places: list[Path]) -> None:
+    """Something that was given must be there. What else is missing is told file by file; a list may be empty."""
+    if _LIST in places:
+        return
+    if not any(map(os.path.exists, places)):
+        few = f"{places[0]}" if len(places) == 1 else f"{places[0]}, nor any of the {len(places) - 1} others"
+        raise UserError(f"there is no image file or folder {few}")
+    if next(_found(places), None) is None:
+        raise UserError(f"there are no image files in {', '.join(map(str, places))}")
 
 
 def _rejection(threshold: float, predictor: Predictor, readout: str | None) -> str:
