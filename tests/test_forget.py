@@ -19,10 +19,12 @@ from drcil.cli import main
 from drcil.errors import UserError
 from drcil.heads.base import HEADS, grow_all, remaining
 from drcil.methods import METHODS
+from drcil.models.usage import Change, Kind
 from drcil.models.versions import VERSIONS, current_version
 from drcil.nets.build import build_described_head, build_head
 from drcil.streams.memory import first_of_each_class
 from drcil.streams.stream import make_stream
+from drcil.teaching.history import without_forgotten
 
 STREAM = make_stream("digits-b0-5")
 TEST = STREAM[2].test.subset(np.arange(0, len(STREAM[2].test), 4))
@@ -221,16 +223,43 @@ def test_a_model_on_disk_forgets_and_its_older_versions_until_they_are_purged(
     kept = {file.name for file in (current_version(model) / "exemplars").iterdir()}
     assert len(kept) == 12
     assert main(["undo", str(model)]) == 0 and secret in drcil.load(model, device="cpu").classes
-    assert main(["forget", str(other), secret, "--purge"]) == 0
+    shutil.copytree(current_version(other), other / VERSIONS / ".0003.424242.tmp")
+    assert main(["rename", str(other), secret, "Geheimnis"]) == 0
+    assert main(["forget", str(other), "Geheimnis", "--purge"]) == 0
     assert "older versions are gone" in capsys.readouterr().out
-    assert [place.name for place in (other / VERSIONS).iterdir()] == ["0003"]
+    assert [place.name for place in (other / VERSIONS).iterdir()] == ["0004"]
     assert {file.name for file in other.rglob("*.png")} == kept
+    assert not [file for file in other.rglob("*") if file.is_file() and b"Geheimnis" in file.read_bytes()]
     assert main(["undo", str(other)]) == 2 and main(["forget", str(other)]) == 2
     assert "name the classes to forget" in capsys.readouterr().err
     state = json.loads((current_version(other) / "state.json").read_text())
     assert sorted(state["tasks"]) == [1, 2] and secret not in state["classes"]
     assert main(["learn", str(other), str(tmp_path / "0"), "--known", "skip", *quick]) == 0
     assert drcil.load(other, device="cpu").classes[-1] == secret
+
+
+def test_a_purged_history_has_the_names_of_known_classes_alone() -> None:
+    def told(*changes: tuple[Kind, str]) -> list[str]:
+        made = [
+            Change(what=what, when="", classes=tuple(names.split()), images=0, seconds=0) for what, names in changes
+        ]
+        return [" ".join(one.classes) for one in without_forgotten(made, ("pear", "fig"))]
+
+    assert told(("learn", "pear fig"), ("refresh", "fig")) == ["pear fig", "fig"]
+    gone = "(forgotten)"
+    assert told(("learn", "pear kiwi"), ("refresh", "kiwi"), ("forget", "kiwi")) == [f"pear {gone}", gone, gone]
+    # A class that took another name is the same class, known or forgotten.
+    assert told(("learn", "plum fig"), ("rename", "plum pear")) == ["plum fig", "plum pear"]
+    assert told(("learn", "kiwi fig"), ("rename", "kiwi lime"), ("forget", "lime"), ("learn", "pear")) == [
+        f"{gone} fig",
+        f"{gone} {gone}",
+        gone,
+        "pear",
+    ]
+    # The name of a class that was renamed may be given to another, which is forgotten later.
+    assert told(
+        ("learn", "plum fig"), ("rename", "plum pear"), ("learn", "plum"), ("rename", "plum lime"), ("forget", "lime")
+    ) == ["plum fig", "plum pear", gone, f"{gone} {gone}", gone]
 
 
 def test_a_task_of_a_stream_does_not_follow_what_was_forgotten() -> None:

@@ -10,6 +10,7 @@ from ..learner import Learner
 from ..models.directory import read_model
 from ..models.versions import add_version, changing, purge, require_kept
 from ..models.versions import undo as earlier
+from .history import without_forgotten
 from .learn import LEARNING, write_version
 
 
@@ -23,13 +24,20 @@ def rename(path: Path, old: str, new: str) -> None:
 
 
 def forget(path: Path, classes: Sequence[str], *, purged: bool = False) -> tuple[str, ...]:
-    """Let the model forget classes; the classes that it knows then. ``purged``: its older versions go, too."""
+    """Let the model forget classes; the classes that it knows then.
+
+    ``purged``: its older versions go, too, and the names of what it has forgotten go from its history.
+    """
     require_kept(path)
     with changing(path):
         learner = Learner.of(read_model(path))
         if classes:
             learner.forget(classes)
-            add_version(path, lambda directory: write_version(learner, directory))
+        usage = learner.model.usage
+        if purged and usage is not None:
+            changes = without_forgotten(usage.changes, learner.classes)
+            learner.model.usage = usage.model_copy(update={"changes": changes})
+        add_version(path, lambda directory: write_version(learner, directory))
         if purged:
             purge(path)
             remove_directory(path / LEARNING)
