@@ -15,6 +15,7 @@ import drcil
 from drcil.disk import write_bytes, write_sealed
 from drcil.errors import UserError
 from drcil.models.directory import write_model
+from drcil.models.state import ModelState, parse_state
 from drcil.models.versions import (
     CURRENT,
     LOCK,
@@ -24,8 +25,10 @@ from drcil.models.versions import (
     current_version,
     earlier_version,
     is_versioned,
+    read_current,
     undo,
 )
+from drcil.reading import read_bytes
 
 
 def saying(word: str) -> Callable[[Path], None]:
@@ -179,6 +182,40 @@ def test_a_version_that_is_gone_is_told(tmp_path: Path) -> None:
         current_version(tmp_path)
 
 
+def test_who_reads_a_version_that_goes_reads_the_one_that_is_current_then(tmp_path: Path) -> None:
+    for one in ("a", "b"):
+        add_version(tmp_path, saying(one))
+    seen = []
+
+    def read(place: Path) -> str:
+        seen.append(place.name)
+        if len(seen) == 1:
+            undo(tmp_path)
+        elif len(seen) == 2:
+            # Another version under the number of one that was undone.
+            add_version(tmp_path, saying("c"), kept=1)
+        return read_bytes(place / "word").decode()
+
+    assert read_current(tmp_path, read) == "c" and seen == ["0002", "0001", "0002"]
+
+
+def test_reading_ends_though_changes_do_not(tmp_path: Path) -> None:
+    add_version(tmp_path, saying("a"))
+    seen = []
+
+    def read(place: Path) -> bytes:
+        seen.append(place.name)
+        add_version(tmp_path, saying("later"), kept=1)
+        return read_bytes(place / "word")
+
+    with pytest.raises(UserError, match=r"cannot read .*word"):
+        read_current(tmp_path, read)
+    assert seen == ["0001", "0002", "0003", "0004", "0005"]
+    with pytest.raises(UserError, match="missing"):
+        read_current(tmp_path, lambda place: seen.append("once") or read_bytes(place / "missing"))
+    assert seen[5:] == ["once"], "where nothing has changed, it is not tried again"
+
+
 @pytest.mark.slow
 def test_one_process_changes_it_at_a_time(tmp_path: Path) -> None:
     program = (
@@ -198,3 +235,23 @@ def test_the_current_version_is_the_model(tmp_path: Path) -> None:
     add_version(tmp_path / "model", lambda place: write_model(learner.model, place))
     assert drcil.load(tmp_path / "model", device="cpu").classes == learner.classes
     assert drcil.load_predictor(tmp_path / "model", device="cpu").classes == learner.classes
+
+
+def test_a_model_that_is_undone_while_it_is_read_is_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = drcil.Learner("replay", epochs_scale=0.001, device="cpu")
+    learner.learn(drcil.stream("digits-b0-5")[0])
+    before = learner.classes
+    add_version(tmp_path, lambda place: write_model(learner.model, place))
+    learner.rename(before[0], "new")
+    add_version(tmp_path, lambda place: write_model(learner.model, place))
+
+    def swap(directory: Path) -> ModelState:
+        state = parse_state(directory)
+        if directory.name == "0002":
+            undo(tmp_path)
+        return state
+
+    monkeypatch.setattr("drcil.models.directory.parse_state", swap)
+    assert drcil.load_predictor(tmp_path, device="cpu").classes == before

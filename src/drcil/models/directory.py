@@ -6,10 +6,10 @@ The directory of a run's finished task is a model too.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -48,7 +48,9 @@ from .state import (
     parse_state,
     write_state,
 )
-from .versions import current_version, is_versioned
+from .versions import current_version, is_versioned, read_current
+
+T = TypeVar("T")
 
 _FILES = {STATE, WEIGHTS, MEMORY, HELD, EXEMPLARS}
 
@@ -123,7 +125,11 @@ def read_model(path: str | Path, data_dir: Path | None = None, at_hand: Source |
 
     Those of the source ``at_hand`` are taken from there, others found again in the data directory.
     """
-    directory = model_at(checked_path("the path of a model", path))
+    place = checked_path("the path of a model", path)
+    return at_model(place, lambda directory: _read_model(directory, data_dir, at_hand))
+
+
+def _read_model(directory: Path, data_dir: Path | None, at_hand: Source | None) -> Model:
     state = parse_state(directory)
     require_plugins(state.plugins, directory)
     spec = METHODS[state.method]
@@ -170,6 +176,11 @@ def model_at(path: Path) -> Path:
         finished = [name for name in directory_names(path / TASKS) if is_file(path / TASKS / name / STATE)]
         return path / TASKS / max(finished, key=lambda name: (len(name), name)) if finished else path
     return path
+
+
+def at_model(path: Path, read: Callable[[Path], T]) -> T:
+    """What ``read`` reads of the model directory that a path means, also while the model changes."""
+    return read_current(path, read) if is_versioned(path) else read(model_at(path))
 
 
 def read_beside(directory: Path, state: ModelState, name: str) -> dict[str, Tensor]:

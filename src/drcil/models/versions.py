@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from ..data.sources.filelist import directory_names
 from ..disk import (
@@ -31,6 +32,10 @@ CURRENT, VERSIONS, LOCK = "current.json", "versions", ".lock"
 KEPT = 5
 """Versions that are kept, the current one among them."""
 _NUMBER = re.compile("[0-9]{4,9}")
+_TRIES = 5
+"""How often a version is read that another process replaces at the same time."""
+
+T = TypeVar("T")
 
 
 def is_versioned(path: Path) -> bool:
@@ -53,6 +58,21 @@ def current_version(path: Path) -> Path:
     if not os.path.isdir(path / VERSIONS / said):
         raise UserError(f"{path / CURRENT} names version {said}, but {path / VERSIONS} does not have it")
     return path / VERSIONS / said
+
+
+def read_current(path: Path, read: Callable[[Path], T]) -> T:
+    """What ``read`` reads of the current version; again, if it fails and there is another one by then.
+
+    Who reads takes no lock: a version that is undone or purged goes even while it is read.
+    """
+    for _ in range(_TRIES - 1):
+        before = _line(path)
+        try:
+            return read(current_version(path))
+        except UserError:
+            if _line(path) == before:
+                raise
+    return read(current_version(path))
 
 
 def add_version(path: Path, fill: Callable[[Path], None], kept: int = KEPT) -> Path:
@@ -134,6 +154,15 @@ def _use(place: Path) -> None:
     write_sealed(path / CURRENT, {"version": place.name})
     with suppress(OSError):
         sync_directory(path)
+
+
+def _line(path: Path) -> tuple[int, int] | None:
+    """Tells one line from the next, also where both name the same number: every change writes another file."""
+    try:
+        status = os.stat(path / CURRENT)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _numbers(path: Path) -> list[int]:

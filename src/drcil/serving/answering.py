@@ -18,7 +18,7 @@ from ..data.sources.imageset import ArraySource, ImageSet
 from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
-from ..models.directory import model_at, read_model
+from ..models.directory import at_model, read_model
 from ..models.predictor import Prediction, Predictor
 from ..models.state import STATE
 
@@ -41,10 +41,9 @@ class Answering:
     """One version of a model, loaded once. For one thread at a time."""
 
     def __init__(self, path: Path, device: str = "auto") -> None:
-        directory = model_at(path)
-        self.key = version_key(directory)
-        self.version = directory.name
-        self._model = read_model(directory)
+        self.key, self.version, self._model = at_model(
+            path, lambda directory: (version_key(directory), directory.name, read_model(directory))
+        )
         # Exemplars are read by this process itself: there are few.
         inference = Inference(find_device(device), self._model.data.mean, self._model.data.std, workers=0)
         self._predictor = Predictor.of(self._model, inference)

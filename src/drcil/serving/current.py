@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from ..models.directory import model_at
+from ..models.directory import at_model
 from .answering import Answering, version_key
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Current:
     async def renew(self) -> None:
         """Answer with the current version from now on."""
         async with self._renewing:
-            if version_key(model_at(self.path)) != self.model.key:
+            if at_model(self.path, version_key) != self.model.key:
                 self.model = await asyncio.to_thread(Answering, self.path, self._device)
 
     async def follow(self) -> None:
