@@ -26,6 +26,7 @@ from drcil.streams.budget import Budget
 from drcil.streams.herding import herd
 from drcil.streams.memory import Memory, first_of_each_class
 from drcil.streams.stream import make_stream
+from resealing import edit_state
 
 STREAM = make_stream("digits-b0-5")
 SCARCE = STREAM[0].classes[0]
@@ -133,13 +134,21 @@ def test_sums_are_those_of_all_images_at_once(method: str) -> None:
     assert not torch.allclose(learner_of(10).predictor().scores(test), scores[0], atol=1e-3)
 
 
-def test_images_that_it_keeps_already_are_left_out() -> None:
-    learner = taught("replay", 0.02, memory="all", few=24)
+@pytest.mark.filterwarnings("ignore:the backbone is")
+@pytest.mark.parametrize(("method", "memory"), [("replay", "all"), ("replay", "2/class"), ("simplecil", None)])
+def test_images_that_it_was_taught_are_left_out(method: str, memory: str | None) -> None:
+    learner = taught(method, 0.02, memory, few=24)
     own = pictures(SCARCE, 0, 24)
-    with pytest.raises(UserError, match="the model keeps all of these images already"):
+    for old, new in ((SCARCE, "rare"), ("rare", SCARCE), (SCARCE, "scarce")):
+        learner.rename(old, new)
+    learner.undo()
+    with pytest.raises(UserError, match="the model knows all of these images already"):
         learner.refresh(np.stack(own), [SCARCE] * 24)
     learner.refresh(np.stack([*own, *pictures(SCARCE, 24, 30)]), [SCARCE] * 30)
-    assert learner.memory.labels.tolist().count(0) == 30
+    usage = learner.model.usage
+    assert usage is not None and usage.images[0] == 30
+    if memory == "all":
+        assert learner.memory.labels.tolist().count(0) == 30
 
 
 def test_some_of_many_images_are_held_out(tmp_path: Path) -> None:
@@ -231,6 +240,43 @@ def test_a_folder_may_have_new_classes_and_more_of_known_ones(
     assert len(torch.unique(pixels, dim=0)) == 15
     assert main(["undo", str(model)]) == 0
     assert drcil.load(model, **CPU).classes == drcil.load(before, **CPU).classes
+
+
+def test_the_same_folder_teaches_nothing_new(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, before = Path(shutil.copytree(model, tmp_path / "model")), current_version(model).name
+    same = folder(tmp_path / "same", **dict.fromkeys(STREAM[0].classes, (0, 24)))
+    again = ["learn", str(model), str(same), "--known", "refresh", *SMALL]
+    assert main(again) == 0
+    assert "nothing new to learn" in capsys.readouterr().out and current_version(model).name == before
+    # What the model does not know of a class that it has forgotten is new; of the other it still knows everything.
+    assert main(["forget", str(model), SCARCE]) == 0
+    usage = drcil.load(model, **CPU).model.usage
+    assert usage is not None and [len(own) for own in usage.seen] == [16 * 24]
+    capsys.readouterr()
+    assert main([*again, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["new"], said["refreshed"]) == ([SCARCE], []) and "seen" not in said["usage"]
+    usage = drcil.load(model, **CPU).model.usage
+    assert usage is not None and usage.images == (22, 22) and usage.held == (2, 2)
+
+
+def test_images_that_are_kept_in_another_form_are_recognised(model: Path, tmp_path: Path) -> None:
+    """Also without digests of what it has seen, a model recognises what it keeps as it was given."""
+    learner = drcil.load(model, **CPU)
+    paths = [path.with_suffix(".bmp") for path in sorted(folder(tmp_path, **{SCARCE: (24, 48)}).rglob("*.png"))]
+    for path in paths:
+        Image.open(path.with_suffix(".png")).save(path)
+    learner.refresh(paths, [SCARCE] * 24, validation=0.25)
+    learner.save(tmp_path / "saved", exemplars="images")
+    learner = drcil.load(tmp_path / "saved", **CPU)
+    assert not len(learner.more_images(paths, [SCARCE] * 24, 0.25).images)
+    edit_state(tmp_path / "saved", lambda state: state["usage"].pop("seen"))
+    older = drcil.load(tmp_path / "saved", **CPU)
+    label, kept = older.classes.index(SCARCE), older.memory.images
+    assert older.model.usage is not None and older.model.usage.seen == () and kept is not None
+    files = [Path(kept.source.name(row)) for row in kept.rows[kept.labels == label].tolist()]
+    assert not len(older.more_images(files, [SCARCE] * len(files)).images)
+    assert len(older.more_images(paths, [SCARCE] * 24).images) == 24, "kept as JPEG"
 
 
 @pytest.mark.slow

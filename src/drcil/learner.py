@@ -173,15 +173,15 @@ class Learner(Holder):
         """Learn more images of classes that are known already, in any form that ``learn`` takes.
 
         The memory chooses its exemplars again among those it has and the new images, and the classifier is balanced on
-        it; ``simplecil`` and ``ranpac`` add the images to their sums. What is an exemplar or held out already is left
-        out.
+        it; ``simplecil`` and ``ranpac`` add the images to their sums. What the class was learnt from, or is held out,
+        is left out.
         """
         self._require_learnt("refresh")
         model = self.model
         model.require_refreshable()
         more = images if isinstance(images, More) else self.more_images(images, labels, validation)
         if not len(more.images):
-            raise UserError("there is nothing to refresh with: the model keeps all of these images already")
+            raise UserError("there is nothing to refresh with: the model knows all of these images already")
         with self._shown(progress, None, more), self._all_or_nothing():
             started = time.monotonic()
             with self.engine.task(len(model.sizes), validation=more.held):
@@ -196,7 +196,7 @@ class Learner(Holder):
         model = self.model
         model.held.images = joined(model.held.images, held)
         done = change(what, classes, len(learnt or ()), time.monotonic() - started)
-        model.usage = usage_after(model, self.predictor(), learnt, done)
+        model.usage = usage_after(model, self.predictor(), learnt, held, done)
         self._predictor = None
 
     def own_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:

@@ -145,7 +145,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def _refresh(self, pixels: Pixels, labels: npt.NDArray[Any]) -> None:
-        """Learn more of known classes; images that are kept already tell nothing new."""
+        """Learn more of known classes; images that it has seen tell nothing new."""
         names = [self.learner_.classes[self._labels.index(label)] for label in labels.tolist()]
         more = self.learner_.more_images(pixels, names, self.validation)
         if len(more.images):

@@ -173,8 +173,9 @@ def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:
         warn(f"{file} cannot be read as an image and was left out")
     model = lesson.model
     if json:
-        tables = {"calibration": {"below", "right"}}
-        usage = model.usage.model_dump(mode="json", exclude=tables) if model.usage else None
+        usage = None
+        if model.usage is not None:
+            usage = model.usage.model_dump(mode="json", exclude={"calibration": {"below", "right"}, "seen": True})
         changed = {"new": list(lesson.new), "refreshed": list(lesson.refreshed)}
         print_json({"model": str(path), **changed, "classes": list(model.classes), "usage": usage})
         return

@@ -36,7 +36,9 @@ def forget_classes(model: Model, names: Sequence[str]) -> None:
     if usage is not None:
         model.usage = usage.model_copy(
             update={
-                name: tuple(getattr(usage, name)[label] for label in kept) for name in ("images", "held", "accuracy")
+                name: tuple(told[label] for label in kept)
+                for name in ("images", "held", "accuracy", "seen")
+                if (told := getattr(usage, name))
             }
         )
 

@@ -15,6 +15,7 @@ from ..keys import derive
 from .calibration import calibrate
 from .model import Model
 from .predictor import Predictor
+from .seen import seen_after
 from .usage import STEPS, Calibration, Change, Kind, Usage
 
 HELD_FROM = 20
@@ -70,8 +71,13 @@ def joined(one: ImageSet | None, other: ImageSet | None) -> ImageSet | None:
     return both.subset(np.argsort(both.labels, kind="stable"))
 
 
-def usage_after(model: Model, predictor: Predictor, learnt: ImageSet | None, done: Change) -> Usage:
-    """What a model knows of itself after it has learnt images of a user's own, or forgotten classes (None)."""
+def usage_after(
+    model: Model, predictor: Predictor, learnt: ImageSet | None, aside: ImageSet | None, done: Change
+) -> Usage:
+    """What a model knows of itself after it has learnt images of a user's own, or forgotten classes (None).
+
+    ``aside``: those that were held out now.
+    """
     before = model.usage or Usage(images=(), held=(), accuracy=(), calibration=None, changes=())
     # Of classes that were not learnt in this way, but of a stream, the images are not counted.
     images = np.zeros(len(model.classes), dtype=np.int64) if learnt is None else learnt.counts(len(model.classes))
@@ -83,6 +89,7 @@ def usage_after(model: Model, predictor: Predictor, learnt: ImageSet | None, don
         accuracy=accuracy,
         calibration=calibration,
         changes=(*before.changes, done),
+        seen=seen_after(model, learnt, aside),
     )
 
 

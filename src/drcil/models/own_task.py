@@ -11,14 +11,14 @@ import numpy as np
 
 from ..data.labelled import Labelled, named_images
 from ..data.own import own_spec
-from ..data.sources.digests import digests
 from ..data.sources.imageset import ImageSet, Source
 from ..nets.features import preprocessing_of
 from ..streams.budget import Budget
 from ..streams.next_task import known_images, next_task
 from ..streams.stream import Task
-from .holding import held_out, joined
+from .holding import held_out
 from .model import Model, ModelOptions
+from .seen import unseen
 
 
 def own_task(
@@ -52,14 +52,11 @@ class More:
 
 
 def more_images(images: Any, labels: Any, model: Model, validation: float) -> More:
-    """What is new of these images of known classes: what is neither an exemplar nor held out already."""
+    """What is new of these images of known classes: what they were not learnt from, and is not held out already."""
     found = named_images(images, labels, model.shape.size, model.shape.channels)
     _warn_of(found.skipped)
     given = known_images(found.images, found.classes, model.classes)
-    kept = joined(model.memory.images, model.held.images)
-    if kept:
-        there = {one.tobytes() for one in digests(kept, embedded=True)}
-        given = given.subset(np.array([one.tobytes() not in there for one in digests(given, embedded=True)]))
+    given = given.subset(unseen(given, model))
     held = held_out(given, model.classes, validation, model.seed)
     aside = given.subset(held)
     return More(given.subset(~held), aside if len(aside) else None)

@@ -102,6 +102,8 @@ class ModelState(BaseModel):
                 raise ValueError(f"'parts.{name}.head.tasks' has more classes or tasks than 'tasks'")
         if self.usage and {*map(len, (self.usage.images, self.usage.held, self.usage.accuracy))} != {len(self.classes)}:
             raise ValueError(f"'usage' does not tell of {len(self.classes)} classes")
+        if self.usage and self.usage.seen and len(self.usage.seen) != len(self.classes):
+            raise ValueError(f"'usage.seen' is not of {len(self.classes)} classes")
         for entry, file, where in (("memory.source", MEMORY, self.memory.source), ("held", HELD, self.held)):
             if (file in self.files) != (where is not None):
                 raise ValueError(f"'{entry}' must say where the images of {file} are, and there must be one")
@@ -122,8 +124,10 @@ def write_state(directory: Path, state: ModelState, extra: Mapping[str, Any]) ->
 
 
 def _as_json(state: ModelState) -> dict[str, Any]:
-    """As it is written: sources have only the entries that they need."""
+    """As it is written: sources and usage have only the entries that they need."""
     values = state.model_dump(mode="json")
+    if state.usage is not None and not state.usage.seen:
+        del values["usage"]["seen"]
     if state.memory.source is not None:
         values["memory"]["source"] = state.memory.source.model_dump(mode="json", exclude_none=True)
     if state.held is not None:

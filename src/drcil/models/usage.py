@@ -69,3 +69,5 @@ class Usage(_Form):
     """On those of each class that were held out; none without any."""
     calibration: Calibration | None
     changes: tuple[Change, ...]
+    seen: tuple[Annotated[str, Field(pattern="^([0-9a-f]{16})*$")], ...] = ()
+    """Digests of the images that each class was learnt from and of those held out, one after the other."""
