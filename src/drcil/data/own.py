@@ -165,4 +165,6 @@ def _from_paths(paths: Sequence[Any], size: int | None, channels: int | None) ->
                 size = natural_size(first)
         except UNREADABLE as error:
             raise UserError(f"{files.path(0)} cannot be read as an image: {reason(error)}") from None
-    return FileSource(files, size, channels=channels or 3)
+    found = FileSource(files, size, channels=channels or 3)
+    found.advice = "leave it out, or mend it"  # They are files, not a dataset that could be checked.
+    return found

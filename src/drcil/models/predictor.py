@@ -202,6 +202,8 @@ class Predictor:
     def _source(self, images: Any) -> Source:
         source = images_from(images, self.shape.size, self.shape.channels)
         self._require_shape(source)
+        if isinstance(source, FileSource) and source is not images:
+            source.advice = "predict_files takes paths of files, names such ones and answers the others"
         return source
 
     def _require_shape(self, source: Source) -> None:

@@ -31,6 +31,9 @@ _CHUNK = 64
 class PictureSource(Source):
     """Pictures of any size, each brought to ``size`` when it is read. A view depends on its row and key alone."""
 
+    advice = "'drcil data check' lists all such files"
+    """What to do about a picture that cannot be read."""
+
     def __init__(self, size: int, resize: int | None = None, channels: int = 3) -> None:
         """``resize``: what the short side is scaled to in the test view (None: see `short_side`)."""
         if size < 1 or channels not in (1, 3):
@@ -56,7 +59,7 @@ class PictureSource(Source):
                 pixels[place] = self.view(row, key)
             except UNREADABLE as error:
                 why = f"cannot be read as an image ({reason(error)})"
-                raise UserError(f"{self.name(row)} {why}; 'drcil data check' lists all such files") from error
+                raise UserError(f"{self.name(row)} {why}; {self.advice}") from error
         # Channels are taken apart all at once, and by numpy: per image, and in torch, it takes several times as long.
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
