@@ -178,6 +178,7 @@ def test_what_is_kept_of_a_class_is_gone() -> None:
 @pytest.mark.parametrize(
     ("classes", "told"),
     [
+        ([], "no class to forget was named; the model knows "),
         (["cat"], "unknown class 'cat'"),
         (names_of(0), "a model knows at least one class"),
         ([names_of(0)[0], 3.5], "cannot be 3.5"),

@@ -25,7 +25,7 @@ def forget_classes(model: Model, names: Sequence[str]) -> None:
     if not kept:
         raise UserError("a model knows at least one class; delete it rather than let it forget all of them")
     if len(kept) == len(model.classes):
-        return
+        raise UserError(f"no class to forget was named; the model knows {', '.join(model.classes)}")
     numbers = np.full(len(model.classes), -1, dtype=np.int64)
     numbers[kept] = np.arange(len(kept))
     images = [keeper.images and _left(keeper.images, numbers) for keeper in (model.memory, model.held)]
