@@ -254,7 +254,7 @@ class TestRefusals:
             ),
             (("image", "mask", "label"), "", "has several columns of images: image, mask; name one"),
             (("image", "label"), ",image=label", "column 'label' of .* has no images; columns with images: image"),
-            (("image", "label"), ",label=kind", "column .* has no 'kind'; columns with labels: label"),
+            (("image", "label"), ",label=kind", "^hf:.*,label=kind has no column 'kind'; columns with labels: label"),
             (("image", "label"), ",lable=kind", "unknown option of a dataset 'lable'; did you mean 'label'"),
             (("image", "label"), ",train=a", "has no split 'a', but train"),
             (("image", "label"), ",test=", "must give 'test' once, as test=NAME"),

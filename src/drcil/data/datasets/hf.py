@@ -190,8 +190,9 @@ def _chosen(place: Place, table: Any, option: str, what: str, found: list[str], 
     if wanted is not None:
         if wanted in possible:
             return wanted
-        is_there = f"'{wanted}' of {place} has no {what}" if wanted in table.features else f"{place} has no '{wanted}'"
-        raise UserError(f"column {is_there}; columns with {what}: {some(possible) or 'none'}")
+        wrong = f"column '{wanted}' of {place} has no {what}"
+        said = wrong if wanted in table.features else f"{place} has no column '{wanted}'"
+        raise UserError(f"{said}; columns with {what}: {some(possible) or 'none'}")
     if len(found) > 1:
         raise UserError(
             f"{place} has several columns of {what}: {some(found)}; name one, such as hf:…,{option}={found[0]}"
