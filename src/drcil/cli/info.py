@@ -42,7 +42,7 @@ def info(
     if gallery is not None:
         write_bytes(gallery.absolute(), page(found, str(model)).encode())
     if json:
-        print_json(_as_json(model, found))
+        print_json(_as_json(model, found) | ({"gallery": str(gallery)} if gallery else {}))
     else:
         screen = console()
         for line in _lines(model, found):
@@ -53,6 +53,9 @@ def info(
         for change in found.usage.changes if found.usage else ():
             names = ", ".join(change.classes)
             screen.print(f"{change.when}  {change.what} {names}", markup=False, soft_wrap=True)
+        if gallery is not None:
+            shows = "the images it remembers" if found.memory.images else "no images: the model remembers none"
+            screen.print(f"written to {gallery}: {shows}", markup=False, soft_wrap=True)
     require_printed()
 
 
