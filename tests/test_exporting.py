@@ -19,8 +19,10 @@ from torch import Tensor
 import drcil
 from drcil import Learner, UserError
 from drcil.cli import main
+from drcil.cli.export import _lines
 from drcil.data.sources.decode import centre_view, short_side, whole
 from drcil.exporting import view
+from drcil.exporting.export import Exported
 from drcil.exporting.view import PictureView
 from drcil.exporting.weights import rebuilt
 from drcil.methods import METHODS, method
@@ -348,6 +350,19 @@ def test_every_method_is_exported_and_agrees_with_predict(name: str, options: di
         np.testing.assert_allclose(session.run(None, {"images": batch})[0][0], own, atol=BOUND)
         for module in (program, net):
             np.testing.assert_allclose(module(torch.from_numpy(batch.copy()))[0].numpy(), own, atol=BOUND)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (0, "int8, dynamic, as the model has no images to calibrate with; on 5 generated images: the same best class"),
+        (1, "int8, calibrated on the model's only image; on it and 5 generated ones: the same"),
+        (7, "int8, calibrated on 4 images of the model; on 3 others of them: the same best class for 80.0 %"),
+    ],
+)
+def test_it_is_said_on_which_images_eight_bits_were_measured(own: int, said: str) -> None:
+    done = Exported(Path("x.onnx"), "onnx", 1, own + 5, own, 1e-6, 0.1, 0.8)
+    assert said in _lines(done)[-1]
 
 
 @pytest.mark.slow

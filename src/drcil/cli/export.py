@@ -75,10 +75,20 @@ def _lines(done: Exported) -> list[str]:
     ]
     if done.agreement is not None:
         lines.append(
-            f"int8: the same best class for {100 * done.agreement:.1f} % of the images, largest difference "
+            f"int8, {_calibration(done)}: the same best class for {100 * done.agreement:.1f} %, largest difference "
             f"{done.quantized_difference:.2g}"
         )
     return lines
+
+
+def _calibration(done: Exported) -> str:
+    """How the ranges of eight bits were found, and which images tell what was lost."""
+    if not done.own_images:
+        return f"dynamic, as the model has no images to calibrate with; on {done.images} generated images"
+    if done.own_images == 1:
+        return f"calibrated on the model's only image; on it and {done.images - 1} generated ones"
+    compared = done.own_images // 2
+    return f"calibrated on {done.own_images - compared} images of the model; on {compared} others of them"
 
 
 def _table(measured: list[Speed]) -> Table:
