@@ -200,6 +200,18 @@ class TestRefusals:
             classifier.predict(rows.reshape(-1, 4, 16))
         assert classifier.classes_.tolist() == [1, 3, 5, 7]
 
+    def test_a_fit_that_fails_changes_nothing(self, classifier: IncrementalClassifier) -> None:
+        rows, labels = digits(7, 3, each=4)
+        before, likely = dict(vars(classifier)), classifier.predict_proba(rows)
+        classifier.method = "no such method"
+        try:
+            with pytest.raises(drcil.UserError, match="unknown method"):
+                classifier.fit(rows[:, :36] * 10, labels)
+        finally:
+            classifier.method = before["method"]
+        assert vars(classifier) == before
+        np.testing.assert_array_equal(classifier.predict_proba(rows), likely)
+
     def test_nothing_is_predicted_before_it_has_learnt(self) -> None:
         with pytest.raises(NotFittedError):
             IncrementalClassifier().predict(digits(0)[0])

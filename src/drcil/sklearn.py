@@ -115,6 +115,15 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return found
 
     def _learn(self, X: Any, y: Any, afresh: bool, classes: Any = None) -> Self:
+        before = dict(vars(self))
+        try:
+            return self._learnt(X, y, afresh, classes)
+        except BaseException:
+            if afresh:  # Later tasks change the estimator only with its learner, which is as it was if it fails.
+                self.__dict__ = before
+            raise
+
+    def _learnt(self, X: Any, y: Any, afresh: bool, classes: Any) -> Self:
         if y is None:
             raise WrongValueError("images need labels: requires y to be passed, but the target y is None")
         (rows, labels), shape = self._rows(X, afresh, y)
