@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def table(folder: Path, text: str) -> Path:
-    (folder / "list.csv").write_text(text)
+    (folder / "list.csv").write_text(text, encoding="utf-8", newline="")
     return folder / "list.csv"
 
 
@@ -43,6 +43,7 @@ def test_a_folder_has_a_directory_per_class(folder: Path) -> None:
     [
         "file,label\ndog/0.png,hound\ncat/1.png,cat\n",
         "\ufeffLabel,id,Path\r\nhound,7,dog/0.png\r\n\r\ncat,8,cat/1.png",
+        'file,note,label\ndog/0.png,"two\nlines",hound\ncat/1.png,a\u2028b\fc,cat\n',
     ],
 )
 def test_a_table_has_a_row_per_image(folder: Path, text: str) -> None:
@@ -68,6 +69,8 @@ def test_what_cannot_be_read_is_left_out_and_named(form: str, folder: Path) -> N
         ("file,label\ncat/0.png\n", "line 2: expected file, label, but it is 'cat/0.png'"),
         ("file,label\ncat/0.png,cat\ncat/1.png,\n", "line 3: expected file, label"),
         ("file,label\ncat/0.png,cat\n\ncat/9.png,cat\n", r"line 4: there is no image file .*9\.png"),
+        ('file,note,label\ncat/0.png,"a\nb",cat\ncat/1.png,\n', "line 4: expected file, note, label"),
+        ('file,label\ncat/0.png,"' + "cat\n" * 50_000, "it cannot be read as CSV: field larger than"),
         ("file,label\nlist.csv,cat\n", "class 'cat' of .* has no readable image"),
     ],
 )

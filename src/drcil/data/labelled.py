@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,8 +99,12 @@ def _rows(table: Path) -> list[tuple[int, str, str]]:
         text = read_bytes(table, TEXT_LIMIT).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{table} is not a CSV file in UTF-8") from None
-    reader = csv.reader(text.splitlines())
-    header = next(reader, [])
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        lines = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise UserError(f"{table}, line {reader.line_num}: it cannot be read as CSV: {error}") from None
+    header = lines[0][1] if lines else []
     names = [name.strip().lower() for name in header]
     columns = []
     for wanted in (FILE, LABEL):
@@ -111,8 +116,7 @@ def _rows(table: Path) -> list[tuple[int, str, str]]:
             )
         columns.append(found[0])
     rows = []
-    for row in filter(None, reader):
-        line = reader.line_num
+    for line, row in lines[1:]:
         if len(row) != len(header) or not all(row[column].strip() for column in columns):
             raise UserError(f"{table}, line {line}: expected {', '.join(header)}, but it is '{','.join(row)}'")
         rows.append((line, row[columns[0]].strip(), row[columns[1]].strip()))
