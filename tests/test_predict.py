@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import drcil
-from drcil import Learner
+from drcil import Learner, UserError
 from drcil.cli import main
 from drcil.data.pictures import Unreadable, picture_files
 from drcil.models.predictor import Prediction
@@ -128,6 +128,11 @@ def test_a_batch_without_a_picture_is_no_hindrance(model: Path, pictures: Path) 
     answers = list(predictor.predict_files([bad, bad, good], batch=2))
     assert [type(answer) for answer in answers] == [Unreadable, Unreadable, Prediction]
     assert answers[0].file == str(bad)
+
+
+def test_python_is_told_of_the_function_that_goes_on(model: Path, pictures: Path) -> None:
+    with pytest.raises(UserError, match=r"broken.jpg cannot be read as an image \(.*\); predict_files takes paths"):
+        drcil.load_predictor(model, device="cpu").predict(pictures)
 
 
 def test_a_folder_within_itself_is_entered_once(tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ def test_a_model_tells_of_itself(taught: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["info", str(taught), "--gallery", str(page)]) == 0
     said = capsys.readouterr().out
     assert all(word in said for word in ("replay, 4 classes in 2 tasks", "resnet-digits", "calibrated on 8", "learn "))
+    assert f"written to {page}: the images it remembers" in said
     text = page.read_text()
     assert text.count("<img ") == 20 and text.count("<h2>") == 4 and "http" not in text
     assert main(["info", str(taught), "--json"]) == 0
@@ -238,6 +239,18 @@ def test_a_model_tells_of_itself(taught: Path, tmp_path: Path, capsys: pytest.Ca
     assert "accuracy of the rest" in said and f"{100 * rejected[-1]:.1f} %" in said
 
 
+def test_a_gallery_of_a_model_without_memory_says_that_it_is_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learner = drcil.Learner("finetune", epochs_scale=0.01, device="cpu")
+    learner.learn(STREAM[0])
+    learner.save(tmp_path / "model")
+    page = tmp_path / "gallery.html"
+    assert main(["info", str(tmp_path / "model"), "--gallery", str(page)]) == 0
+    assert f"written to {page}: no images: the model remembers none" in capsys.readouterr().out
+    assert page.exists()
+
+
 def test_what_a_threshold_rejects_of_known_images_is_said(
     taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +259,9 @@ def test_what_a_threshold_rejects_of_known_images_is_said(
     assert main(["predict", str(taught), str(folder(tmp_path / "more", 0, count=2)), "--threshold", "0.6"]) == 0
     told = capsys.readouterr().err
     assert f"of 8 held-out images of known classes, {100 * known.rejected(0.6):.1f} % are below it" in told
+    assert main(["predict", str(taught), str(tmp_path / "more"), "--threshold", "0.655"]) == 0
+    told = capsys.readouterr().err
+    assert "threshold 0.655: " in told and f"{100 * known.rejected(0.66):.1f} % are below 0.66, the hundredth" in told
     assert main(["predict", str(taught), str(tmp_path / "more")]) == 0
     assert "held-out" not in capsys.readouterr().err
 

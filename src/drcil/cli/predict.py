@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -107,12 +108,16 @@ def _require_some(places: list[Path]) -> None:
 
 def _rejection(threshold: float, predictor: Predictor, readout: str | None) -> str:
     """What the threshold does to images of known classes, as far as those that were held out tell."""
+    from ..models.usage import STEPS
+
     known = predictor.calibration if readout in (None, predictor.readouts[0]) else None
     if known is None:
         return "what the threshold rejects of known classes is not known: no images of them were held out"
-    below = f"{100 * known.rejected(threshold):.1f} % are below it"
+    step = round(STEPS * threshold) / STEPS
+    bound = "it" if math.isclose(step, threshold) else f"{step:g}, the hundredth next to it"
+    below = f"{100 * known.rejected(step):.1f} % are below {bound}"
     said = f"threshold {threshold:g}: of {known.images} held-out images of known classes, {below}"
-    right = known.accuracy(threshold)
+    right = known.accuracy(step)
     return said if right is None else f"{said}; of the others {right:.1f} % are classified right"
 
 
