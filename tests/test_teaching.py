@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import drcil
 from drcil.cli import main
 from drcil.models.versions import VERSIONS, current_version
 from drcil.streams.stream import make_stream
+from drcil.train.events import Event, Listener, StepDone
 
 STREAM = make_stream("digits-b0-5")
 OPTIONS = ["--method", "replay", "--backbone", "resnet-digits", "--image-size", "8", "--memory", "5/class"]
@@ -141,6 +143,32 @@ def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
     assert [place.name for place in (model / "learning").iterdir()] != [begun.name]
     assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 0
     assert len(drcil.load(model, device="cpu").classes) == 6
+
+
+def test_what_was_stopped_goes_on_under_the_same_options_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(*options: str) -> tuple[list[str], int]:
+        """The steps that learning takes until it is stopped before it is written, and where these are kept."""
+        steps: list[Event] = []
+
+        def listening(*given: object) -> AbstractContextManager[Listener]:
+            return nullcontext(lambda event: steps.append(event) if isinstance(event, StepDone) else None)
+
+        def stop(*given: object, **named: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("drcil.report.progress.showing", listening)
+            patch.setattr("drcil.teaching.learn.add_version", stop)
+            assert main(["learn", str(tmp_path / "model"), str(first), *OPTIONS, *QUICK, *options, *SMALL]) == 130
+        return [place.name for place in (tmp_path / "model" / "learning").iterdir()], len(steps)
+
+    first = folder(tmp_path / "first", 0)
+    kept, steps = begun()
+    assert len(kept) == 1 and steps
+    assert begun() == (kept, 0), "all of it was learnt before"
+    for options in (["--augment", "none"], ["--seed", "1"], ["--set", "first.momentum=0.8"]):
+        other, again = begun(*options)
+        assert len(other) == 1 and other != kept and again == steps, options
 
 
 def test_a_file_that_is_no_image_is_named_and_left_out(

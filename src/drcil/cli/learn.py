@@ -145,6 +145,7 @@ def learn(
                 known=cast(Known, known),
                 showing=showing,
                 origin=None if origin is None else read_model(origin, data),
+                options={**given, "from": origin},
             )
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command goes on where it was") from None

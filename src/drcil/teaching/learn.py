@@ -7,12 +7,13 @@ is learnt meanwhile is kept beside it, so that the same command goes on where it
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -59,10 +60,12 @@ def learn(
     known: Known,
     showing: Showing,
     origin: Model | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Lesson:
     """Teach the model at a path, which ``make`` makes if there is none, what a folder or a CSV has that is new to it.
 
     ``origin``: a model that is taught in its place, and stays what it is where it was read from.
+    ``options``: what ``make`` and ``origin`` depend on; what was stopped under others is begun anew.
     Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
     """
     _require_place(path)
@@ -70,7 +73,8 @@ def learn(
         model = read_model(path) if is_versioned(path) else origin
         view = (model.shape.size, model.shape.channels) if model else (None, None)
         found = _considered(model.classes if model else (), named_images(place, None, *view), place, known)
-        journal = Journal(path / LEARNING / _digest(path, found), engine.snapshot_seconds)
+        chosen = {**(options or {}), "validation": validation}
+        journal = Journal(path / LEARNING / _digest(path, found, chosen), engine.snapshot_seconds)
         _forget_others(path, journal)
         relay = _Relay()
         learner = Learner.of(model, engine, relay, journal) if model else make(relay, journal)
@@ -167,11 +171,11 @@ def _more(learner: Learner, old: Labelled, validation: float) -> More | None:
     return more if len(more.images) else None
 
 
-def _digest(path: Path, found: Labelled) -> str:
-    """Of what is to be learnt, and of the version that learns it."""
+def _digest(path: Path, found: Labelled, options: Mapping[str, Any]) -> str:
+    """Of what is to be learnt, of the version that learns it, and of the options that say how."""
     digest = hashlib.blake2b(digest_size=12)
     version = current_version(path).name if is_versioned(path) else ""
-    digest.update(version.encode())
+    digest.update(f"{version}\0{json.dumps(options, sort_keys=True, default=str)}".encode())
     for file, name in zip(*_files(found), strict=True):
         status = os.stat(file)
         digest.update(f"\0{file}\0{name}\0{status.st_size}\0{status.st_mtime_ns}".encode(errors="surrogateescape"))
@@ -179,7 +183,7 @@ def _digest(path: Path, found: Labelled) -> str:
 
 
 def _forget_others(path: Path, journal: Journal) -> None:
-    """What was begun with other images, and given up."""
+    """What was begun with other images or options, and given up."""
     if os.path.isdir(path / LEARNING):
         for one in (path / LEARNING).iterdir():
             if journal.directory is None or one.name != journal.directory.name:
