@@ -40,6 +40,18 @@ def test_a_share_of_every_class_is_held_out_and_not_learnt(taught: Learner) -> N
     assert list(model.usage.images) == [count - held for count, held in zip(whole, expected, strict=True)]
 
 
+def test_copies_are_taken_once_so_that_none_is_both_learnt_and_held_out(taught: Learner) -> None:
+    pixels, names = own(2)
+    twice = np.concatenate([pixels, pixels[::-1]]), [*names, *names[::-1]]
+    with pytest.warns(UserWarning, match=f"copies of other images .* are left out: {len(names)}$"):
+        task = taught.own_task(*twice, 0.3)
+    assert task.validation is not None and len(task.new) + len(task.validation) == len(names)
+    alone = taught.own_task(pixels, names, 0.3)
+    assert task.new.rows.tolist() == alone.new.rows.tolist(), "as if there were no copies"
+    # The same image as one of two classes is a contradiction that is the user's to solve.
+    assert len(taught.own_task(pixels[[0, 0]], ["a", "b"]).new) == 2
+
+
 def test_accuracy_by_class_and_calibration_are_those_of_the_held_out_images(taught: Learner) -> None:
     usage, held = taught.model.usage, taught.model.held.images
     assert usage is not None and usage.calibration is not None and held is not None

@@ -18,7 +18,7 @@ from ..streams.next_task import known_images, next_task
 from ..streams.stream import Task
 from .holding import held_out
 from .model import Model, ModelOptions
-from .seen import unseen
+from .seen import first_ones, unseen
 
 
 def own_task(
@@ -31,10 +31,11 @@ def own_task(
     found = _found(images, labels, model, options, image_size)
     _warn_of(found.skipped)
     spec = model.data if model else own_spec(found.images.source)
-    held = held_out(found.images, found.classes, validation, options.seed)
+    given = _once(found.images)
+    held = held_out(given, found.classes, validation, options.seed)
     sizes, budget = model.sizes if model else (), Budget.parse(spec.memory)
-    task = next_task(found.images.subset(~held), found.classes, sizes, budget, spec)
-    aside = found.images.subset(held)
+    task = next_task(given.subset(~held), found.classes, sizes, budget, spec)
+    aside = given.subset(held)
     return replace(task, validation=aside.relabel(aside.labels + task.old) if len(aside) else None)
 
 
@@ -56,7 +57,7 @@ def more_images(images: Any, labels: Any, model: Model, validation: float) -> Mo
     found = named_images(images, labels, model.shape.size, model.shape.channels)
     _warn_of(found.skipped)
     given = known_images(found.images, found.classes, model.classes)
-    given = given.subset(unseen(given, model))
+    given = _once(given.subset(unseen(given, model)))
     held = held_out(given, model.classes, validation, model.seed)
     aside = given.subset(held)
     return More(given.subset(~held), aside if len(aside) else None)
@@ -66,6 +67,15 @@ def _warn_of(skipped: Sequence[str]) -> None:
     if skipped:
         more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
         warnings.warn(f"{skipped[0]}{more} cannot be read as an image and is left out", stacklevel=5)
+
+
+def _once(images: ImageSet) -> ImageSet:
+    """Without copies of other images of the same class: what is learnt from must not be what is measured by."""
+    first = first_ones(images)
+    copies = len(images) - int(first.sum())
+    if copies:
+        warnings.warn(f"copies of other images of the same class are left out: {copies}", stacklevel=5)
+    return images.subset(first)
 
 
 def _found(images: Any, labels: Any, model: Model | None, options: ModelOptions, size: int | None) -> Labelled:
