@@ -146,3 +146,25 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatc
                 disk.write_directory(place, fail)
         assert (place / "a").read_text() == "first"
         assert os.listdir(tmp_path) == ["made"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who held it removed it after it was opened here; the next would lock a new file, and both would pass."""
+    fcntl = pytest.importorskip("fcntl")
+    lockf, lock = fcntl.lockf, tmp_path / ".lock"
+
+    def late(file: object, how: int) -> None:
+        lock.unlink()
+        if again:
+            lock.touch()
+        lockf(file, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", late)
+        with pytest.raises(UserError, match="in use"), disk.locked(lock, "in use"):
+            pass
+    with disk.locked(lock, "in use"):
+        pass

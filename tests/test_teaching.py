@@ -18,7 +18,7 @@ from PIL import Image
 
 import drcil
 from drcil.cli import main
-from drcil.models.versions import VERSIONS, current_version
+from drcil.models.versions import LOCK, VERSIONS, current_version
 from drcil.streams.stream import make_stream
 from drcil.train.events import Event, Listener, StepDone
 
@@ -143,6 +143,26 @@ def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
     assert [place.name for place in (model / "learning").iterdir()] != [begun.name]
     assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 0
     assert len(drcil.load(model, device="cpu").classes) == 6
+
+
+def test_a_place_where_nothing_was_learnt_goes_before_another_process_may_enter_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, held = tmp_path / "new", []
+    unlink = Path.unlink
+
+    def look(path: Path, missing_ok: bool = False) -> None:
+        if path == place / LOCK:
+            # This process never refuses itself: another one is asked.
+            program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+            held.append(
+                subprocess.run([sys.executable, "-c", program, str(path)], stderr=subprocess.DEVNULL).returncode
+            )
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    assert main(["learn", str(place), str(tmp_path / "nowhere"), *SMALL]) == 2
+    assert held == [1] and not place.exists()
 
 
 def test_what_was_stopped_goes_on_under_the_same_options_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,18 @@ def locked(path: Path, refusal: str) -> Iterator[None]:
             raise UserError(refusal) from None
         except OSError:
             pass
+        if not _is_at(file.fileno(), path):
+            # Who held it has removed it since: others would lock another file.
+            raise UserError(refusal)
         yield
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether an open file is still the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except OSError:
+        return False
 
 
 def open_to_write(path: str, flags: int) -> int:

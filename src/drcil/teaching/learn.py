@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -69,7 +69,8 @@ def learn(
     Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
     """
     _require_place(path)
-    with _leaving_nothing(path), changing(path):
+    new_place = not os.path.lexists(path)
+    with changing(path), _leaving_nothing(path) if new_place else nullcontext():
         model = read_model(path) if is_versioned(path) else origin
         view = (model.shape.size, model.shape.channels) if model else (None, None)
         found = _considered(model.classes if model else (), named_images(place, None, *view), place, known)
@@ -97,13 +98,15 @@ def learn(
 
 @contextmanager
 def _leaving_nothing(path: Path) -> Iterator[None]:
-    """A directory that was made for a model goes again if nothing came of it."""
-    there = os.path.lexists(path)
+    """A directory that was made for a model goes again if nothing came of it, before another process may enter it."""
     try:
         yield
     finally:
-        if not there and os.path.isdir(path) and set(os.listdir(path)) <= {LOCK}:
-            remove_directory(path)
+        with suppress(OSError):
+            if set(os.listdir(path)) <= {LOCK}:
+                (path / LOCK).unlink()
+                # Not with all that is in it: without the lock another process may have begun here already.
+                path.rmdir()
 
 
 class _Relay:
