@@ -145,6 +145,20 @@ def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
     assert len(drcil.load(model, device="cpu").classes) == 6
 
 
+@pytest.mark.parametrize("begun", [True, False])
+def test_interrupted_before_the_first_snapshot_it_says_that_it_begins_anew(
+    begun: bool, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    more, place = folder(tmp_path / "more", 2), model if begun else tmp_path / "new"
+    monkeypatch.setattr("drcil.report.progress.showing", stop)
+    assert main(["learn", str(place), str(more), *([] if begun else OPTIONS), *SMALL]) == 130
+    assert "stopped before anything was kept; the same command begins anew" in capsys.readouterr().err
+    assert place.exists() == begun and not (place / "learning").exists()
+
+
 def test_a_place_where_nothing_was_learnt_goes_before_another_process_may_enter_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

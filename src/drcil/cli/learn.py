@@ -102,7 +102,7 @@ def learn(
     from ..models.versions import is_versioned
     from ..process import configure
     from ..report.progress import showing as show
-    from ..teaching.learn import Known
+    from ..teaching.learn import Known, is_kept
     from ..teaching.learn import learn as teach
     from ..train import engine_settings
 
@@ -148,6 +148,8 @@ def learn(
                 options={**given, "from": origin},
             )
     except KeyboardInterrupt:
+        if not is_kept(model):
+            raise Interrupted("stopped before anything was kept; the same command begins anew") from None
         raise Interrupted("stopped; the same command goes on where it was") from None
     _tell(model, lesson, json=json)
     require_printed()

@@ -109,6 +109,11 @@ def _leaving_nothing(path: Path) -> Iterator[None]:
                 path.rmdir()
 
 
+def is_kept(path: Path) -> bool:
+    """Whether there is something of a lesson that was stopped, to go on with."""
+    return any((path / LEARNING).glob("*/*.safetensors"))
+
+
 class _Relay:
     """Passes events on to whoever listens by then."""
 
