@@ -136,6 +136,7 @@ def session(file: Path) -> Any:
     return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.slow
 class TestOnnx:
     def test_images_of_any_size_are_answered_as_predict_does(
         self, session: Any, model: Path, pictures: list[Path]
@@ -180,6 +181,7 @@ class TestOnnx:
         assert capsys.readouterr().out.split(": ")[0] == best.label
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_answers_as_predict_does(taught: Learner, model: Path, tmp_path: Path) -> None:
     pictures = [tmp_path / "wide.png", tmp_path / "tall.png"]
     for path, pixels, size in zip(pictures, coloured(STREAM[1].test), [(30, 9), (9, 30)], strict=False):
