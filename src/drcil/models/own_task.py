@@ -31,7 +31,7 @@ def own_task(
     found = _found(images, labels, model, options, image_size)
     _warn_of(found.skipped)
     spec = model.data if model else own_spec(found.images.source)
-    given = _once(found.images)
+    given = _once(found.images) if validation else found.images
     held = held_out(given, found.classes, validation, options.seed)
     sizes, budget = model.sizes if model else (), Budget.parse(spec.memory)
     task = next_task(given.subset(~held), found.classes, sizes, budget, spec)
@@ -57,7 +57,8 @@ def more_images(images: Any, labels: Any, model: Model, validation: float) -> Mo
     found = named_images(images, labels, model.shape.size, model.shape.channels)
     _warn_of(found.skipped)
     given = known_images(found.images, found.classes, model.classes)
-    given = _once(given.subset(unseen(given, model)))
+    given = given.subset(unseen(given, model))
+    given = _once(given) if validation else given
     held = held_out(given, model.classes, validation, model.seed)
     aside = given.subset(held)
     return More(given.subset(~held), aside if len(aside) else None)
