@@ -62,22 +62,25 @@ class Asked:
     settings: tuple[tuple[str, Any], ...]
     order_seed: int
 
+    @property
+    def _options(self) -> dict[str, str]:
+        """Those that a plain run would have otherwise."""
+        own = {"memory": self.memory, "augment": self.augment, "backbone": self.backbone}
+        return {name: value for name, value in own.items() if value is not None}
+
     def command(self) -> str:
         """How to run it by itself."""
-        own = {"memory": self.memory, "augment": self.augment, "backbone": self.backbone}
-        options = [f"--{name} {value}" for name, value in own.items() if value is not None]
+        options = [f"--{name} {value}" for name, value in self._options.items()]
         options += [f"--set {name}={value}" for name, value in self.settings]
         options += [] if self.order_seed == ORDER_SEED else [f"--order-seed {self.order_seed}"]
         return " ".join(["drcil run", self.method, self.stream, *options])
 
     def run_settings(self, **options: Any) -> RunSettings:
         """The run, with further options (profile, data directory, seed …); what is wrong with them is an error."""
-        own = {"memory": self.memory, "augment": self.augment, "backbone": self.backbone}
-        asked = {name: value for name, value in own.items() if value is not None}
         return make_settings(
             **{
                 **options,
-                **asked,
+                **self._options,
                 "method": self.method,
                 "stream": self.stream,
                 "order_seed": self.order_seed,
