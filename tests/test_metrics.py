@@ -57,6 +57,10 @@ def test_the_matrix_has_the_accuracy_on_each_task_among_all_classes_seen(three_t
     assert three_tasks["matrix"][2] == pytest.approx([50, 50, 75])
 
 
+def test_confusion_is_where_the_images_of_each_task_were_put_at_the_end(three_tasks: dict[str, Any]) -> None:
+    assert three_tasks["confusion"] == [[50.0, 0.0, 50.0], [0.0, 50.0, 50.0], [25.0, 0.0, 75.0]]
+
+
 def test_the_mean_over_tasks_ignores_how_many_classes_a_task_has(three_tasks: dict[str, Any]) -> None:
     expected = [500 / 6, (400 / 6 + 100) / 2, 175 / 3]
     assert three_tasks["task_curve"] == pytest.approx(expected)
