@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 from ..reading import is_file, open_file
 from ..report.forecast import Forecast
 from ..report.progress import duration
+from ..runs.events import LONGEST, parse_events
 from ..runs.run import EVENTS
 from ..train.events import EpochDone, StageDone, StageStarted, StepDone
-
-_LONGEST = 2**32
-"""Bytes of an event log."""
 
 
 class Follower:
@@ -50,19 +47,13 @@ class Follower:
     def _entries(self) -> list[dict[str, Any]]:
         """The lines that are new and whole."""
         try:
-            with open_file(self._path, _LONGEST) as file:
+            with open_file(self._path, LONGEST) as file:
                 file.seek(self._read)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except OSError:
             return []
         self._read += len(whole + newline)
-        entries = []
-        for line in whole.splitlines():
-            with suppress(ValueError, RecursionError):  # One that a kill cut short.
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    entries.append(entry)
-        return entries
+        return parse_events(whole)
 
     def _take(self, entry: dict[str, Any]) -> bool:
         """Understand one event; whether it ends a task."""
