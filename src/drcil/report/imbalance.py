@@ -12,7 +12,8 @@ from rich.table import Table
 
 from ..data.sources.imageset import Int64
 from ..streams.imbalance import TaskImages
-from .plots import COLOURS, INK, write_figure
+from .colours import COLOURS
+from .plots import INK, write_figure
 
 _COLUMNS = 4
 

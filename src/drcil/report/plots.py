@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ..disk import write_bytes
+from .colours import COLOURS
 from .comparison import Summary
 from .figures import PLAIN, Shown, shown_of
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; yellow is left out, it is too light for a line.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = "osD^vPX"
 INK, _GRID = "#333333", "#e3e3e3"
 
