@@ -20,6 +20,7 @@ from drcil.cli.list import KINDS
 from drcil.cli.options import method_settings, toml_value
 from drcil.methods import METHODS
 from drcil.methods.spec import register_preset
+from page_reading import Page
 
 COMMAND = [sys.executable, "-m", "drcil.cli"]
 TINY = ["run", "finetune", "digits-b0-5", "--epochs-scale", "0.02", "--tasks", "2", "--threads", "1"]
@@ -222,12 +223,15 @@ def test_json_is_all_there_is_on_standard_output(tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_a_run_leaves_a_curve_and_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_a_curve_and_a_page_and_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--out", "r", "--quiet"]) == 0
     output = capsys.readouterr()
     assert "task 1" not in output.out and "Avg" in output.out and "r/curve.png" in output.out
     with Image.open(tmp_path / "r" / "curve.png") as curve:
         assert curve.format == "PNG" and curve.width > 800
+    page = Page((tmp_path / "r" / "report.html").read_text())
+    page.require_complete()
+    assert [len(row) for row in page.data["confusion"]["values"]] == [2, 2] and "loss-1" in page.data
     assert main(["show", "r", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert main(["show", "r"]) == 0

@@ -16,6 +16,7 @@ from ..process import configure
 from ..report.plots import plot_curve
 from ..report.progress import showing
 from ..report.tables import summary_table, task_line, task_table
+from ..runs.about import PAGE, write_page
 from ..runs.plan import Plan, load_stream, plan_run
 from ..runs.run import Run, TaskReport
 from ..runs.settings import RunSettings
@@ -72,6 +73,7 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
         plugins = "".join(f" --plugin {name}" for name in named_plugins())
         raise Interrupted(f"interrupted; continue with 'drcil resume {run.directory}{plugins}'") from None
     plot_curve([result], run.directory / CURVE)
+    write_page(run, result)
     print_result(result, run, screen, json=json, quiet=quiet)
 
 
@@ -81,7 +83,7 @@ def print_result(result: dict[str, Any], run: Run, screen: Console, *, json: boo
         print_json(result)
     if not (json and quiet):
         screen.print(summary_table(result))
-        screen.print(f"curve: {run.directory / CURVE}", markup=False, soft_wrap=True)
+        screen.print(f"curve: {run.directory / CURVE}, page: {run.directory / PAGE}", markup=False, soft_wrap=True)
 
 
 def _heading(run: Run, screen: Console) -> Callable[[], None]:

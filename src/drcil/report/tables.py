@@ -28,16 +28,25 @@ def title(result: dict[str, Any]) -> str:
 
 def task_table(result: dict[str, Any], tasks: Iterable[int] | None = None, header: bool = True) -> Table:
     """A row per task (from 1; None: all that are finished). Widths are fixed: rows printed one by one line up."""
-    first, *others = _measured(result)
+    names, *rows = task_cells(result, tasks)
     table = Table(box=None, show_header=header, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("task", "classes", first, shown_of(result).average, *others, "seconds"):
+    for name in names:
         table.add_column(name, justify="right", min_width=max(_WIDTH, len(name)), no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def task_cells(result: dict[str, Any], tasks: Iterable[int] | None = None) -> list[list[str]]:
+    """The same as text, header first."""
+    first, *others = _measured(result)
+    cells = [["task", "classes", first, shown_of(result).average, *others, "seconds"]]
     for number in tasks or range(1, len(result["curve"]) + 1):
         seen, accuracies, average = _until(result, number)
         leading, *rest = accuracies.values()
         seconds = f"{result['per_task'][number - 1]['seconds']:.1f}"
-        table.add_row(str(number), str(seen), leading, average, *rest, seconds)
-    return table
+        cells.append([str(number), str(seen), leading, average, *rest, seconds])
+    return cells
 
 
 def task_line(result: dict[str, Any], number: int) -> str:
@@ -80,16 +89,24 @@ def _readouts(result: dict[str, Any]) -> dict[str, Any]:
 
 def summary_table(result: dict[str, Any]) -> Table:
     """The figures that papers report, for every readout."""
-    several = len(result["readouts"]) > 1
+    header, *rows = summary_cells(result)
     table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
-    names = shown_of(result).names
-    titles = [TITLES.get(name, name) for name in names]
-    for name in (*(["readout"] if several else []), *titles, "seconds"):
+    for name in header:
         table.add_column(name, justify="left" if name == "readout" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def summary_cells(result: dict[str, Any]) -> list[list[str]]:
+    """The same as text, header first."""
+    several = len(result["readouts"]) > 1
+    names = shown_of(result).names
+    cells = [[*(["readout"] if several else []), *(TITLES.get(name, name) for name in names), "seconds"]]
     for readout, figures in _readouts(result).items():
         row = [_figure(figures[name]) for name in names]
-        table.add_row(*([readout] if several else []), *row, f"{result['seconds']:.1f}")
-    return table
+        cells.append([*([readout] if several else []), *row, f"{result['seconds']:.1f}"])
+    return cells
 
 
 def entries_table(entries: Sequence[dict[str, Any]], hidden: Collection[str] = ()) -> Table:

@@ -1,0 +1,69 @@
+"""What is told of a run in words: its settings, where and when it was carried out, and how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..progress import duration
+from .about import About
+
+Facts = list[tuple[str, str]]
+
+
+def budget(result: Mapping[str, Any]) -> str:
+    """How much was spent on a run: profile, epochs, image size, tasks."""
+    own = result["settings"]
+    words = [f"profile {result.get('profile', 'full')}"]
+    scale = own.get("epochs_scale", 1.0)
+    words += [] if scale == 1.0 else [f"{scale * 100:.4g} % of the epochs"]
+    words += [f"images of {own['image_size']} pixels"] if own.get("image_size") else []
+    tasks = len(result["tasks"])
+    return ", ".join([*words, f"{tasks} task{'' if tasks == 1 else 's'}"])
+
+
+def facts(result: Mapping[str, Any], about: About) -> Facts:
+    """Names and values, in the order in which they are asked for."""
+    own, environment = result["settings"], about.environment
+    versions = result.get("versions") or environment.get("versions") or {}
+    found = {
+        "command": about.command,
+        "seed": f"{result['seed']}, class order {result['order_seed']}",
+        "budget": budget(result),
+        "memory": own["memory"],
+        "backbone": own["backbone"],
+        "augmentation": own.get("augment"),
+        "duration": duration(result["seconds"]),
+        "finished": about.finished,
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        "commit": about.commit,
+        "machine": _machine(environment),
+    }
+    return [(name, str(value)) for name, value in found.items() if value]
+
+
+def settings_of(result: Mapping[str, Any]) -> Facts:
+    """The method's own settings, those of stages by dotted names."""
+    return [(name, _worded(value)) for name, value in _flat(result["settings"].get("method", {}))]
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    threads = environment.get("threads")
+    parts = [environment.get("platform"), *environment.get("devices", ()), threads and f"{threads} CPU threads"]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_worded, value)) or "none"
+    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
