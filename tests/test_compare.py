@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,13 +33,15 @@ from drcil.runs.begin import begin_run
 from drcil.runs.plan import load_stream
 from drcil.runs.run import Run
 from drcil.runs.settings import RunSettings, make_settings
-from drcil.streams.stream import Stream
+from drcil.suites.carrying import carry_out, ensure_begun
 from drcil.suites.children import Child
-from drcil.suites.compare import carry_out, start_run
-from drcil.suites.entries import Entry, plan_entries, share_cores
-from drcil.suites.folder import find_place, open_folder, write_folder
+from drcil.suites.comparison import COMPARISON, write_comparison
+from drcil.suites.datasets import Datasets
+from drcil.suites.engines.local import Local
+from drcil.suites.entries import Entry, Wanted, share_cores
+from drcil.suites.entries import plan_entries as plan_all
 from drcil.suites.follow import Follower
-from drcil.suites.reuse import find_run, is_finished
+from drcil.suites.reuse import KnownRuns, is_finished
 from test_resume import assert_same, outcome
 
 TINY = {"stream": "digits-b0-5", "tasks": 2, "epochs_scale": 0.02, "threads": 1, "engine": {"device": "cpu"}}
@@ -56,12 +58,12 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DRCIL_DATA", raising=False)
 
 
-def load() -> Stream:
-    return load_stream(tiny())
+def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path) -> list[Entry]:
+    return list(plan_all([Wanted(*one) for one in chosen], parent, KnownRuns(parent), Datasets()).values())
 
 
 def present() -> DataIdentity:
-    return data_identity(load().dataset)
+    return data_identity(load_stream(tiny()).dataset)
 
 
 # Figures
@@ -181,7 +183,7 @@ def test_curves_of_many_methods_are_listed_as_they_end(tmp_path: Path) -> None:
 
 def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_path: Path) -> None:
     run = begin_run(tiny(data="/elsewhere"), tmp_path / "runs" / "mine")
-    found = find_run(tiny(threads=2), tmp_path / "runs", present)
+    found = KnownRuns(tmp_path / "runs").find(tiny(threads=2), present)
     assert found is not None and found.directory == run.directory
     for other in (
         {"seed": 1},
@@ -194,11 +196,11 @@ def test_a_run_is_found_whatever_it_is_called_and_only_if_it_is_the_same(tmp_pat
         {"validation": 0.1},
         {"engine": {"precision": "bf16-mixed"}},
     ):
-        assert find_run(tiny(**other), tmp_path / "runs", present) is None, other
-    assert find_run(tiny("icarl"), tmp_path / "runs", present) is None
+        assert KnownRuns(tmp_path / "runs").find(tiny(**other), present) is None, other
+    assert KnownRuns(tmp_path / "runs").find(tiny("icarl"), present) is None
     (tmp_path / "runs" / "damaged").mkdir()
     (tmp_path / "runs" / "damaged" / "config.toml").write_text("format =")
-    assert find_run(tiny(), tmp_path / "runs", present) is not None
+    assert KnownRuns(tmp_path / "runs").find(tiny(), present) is not None
 
 
 def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_path: Path) -> None:
@@ -206,14 +208,14 @@ def test_a_finished_run_goes_before_one_that_was_stopped_and_is_not_touched(tmp_
     run = begin_run(tiny(), tmp_path / "runs" / "finished")
     result = run.go()
     before = {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")}
-    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs")
     assert (entry.directory, entry.result) == (run.directory, result)
     assert {file: file.stat().st_mtime_ns for file in run.directory.rglob("*")} == before
     # What was learnt with another recipe than today's is another run.
     begun = read_sealed(run.directory / "beginning.json")
     begun["resolved"]["first"]["momentum"] = 0.8
     write_sealed(run.directory / "beginning.json", begun)
-    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs")
     assert entry.directory.name == "a-stopped" and entry.result is None
 
 
@@ -222,7 +224,7 @@ def test_a_result_that_is_damaged_is_made_again(content: str, tmp_path: Path) ->
     run = begin_run(tiny(), tmp_path / "runs" / "mine")
     whole = run.go()
     (run.directory / "result.json").write_text(content)
-    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs", load)
+    (entry,) = plan_entries([("replay", tiny())], tmp_path / "runs")
     assert (entry.directory, entry.begun, entry.result) == (run.directory, True, whole)
     assert run.go() == whole
     assert read_sealed(run.directory / "result.json")["avg"] == whole["avg"]
@@ -230,7 +232,7 @@ def test_a_result_that_is_damaged_is_made_again(content: str, tmp_path: Path) ->
 
 def test_a_directory_of_another_run_is_left_alone(tmp_path: Path) -> None:
     begin_run(tiny(memory="20"))
-    (entry,) = plan_entries([("replay", tiny())], Path("runs"), load)
+    (entry,) = plan_entries([("replay", tiny())], Path("runs"))
     assert not entry.begun and entry.directory == Path("runs/replay-digits-b0-5-seed0-2")
 
 
@@ -248,7 +250,7 @@ def test_a_run_that_was_killed_before_its_first_result_goes_on(tmp_path: Path) -
 def test_methods_that_train_the_same_share_a_run(tmp_path: Path) -> None:
     names = ["foster", "icarl", "foster:boosted", "foster-b4", "icarl:classifier"]
     chosen = [(name, tiny(name, seed=seed)) for seed in (0, 1) for name in names]
-    first, second, third, fourth = plan_entries(chosen, tmp_path / "runs", load)
+    first, second, third, fourth = plan_entries(chosen, tmp_path / "runs")
     assert first.directory == tmp_path / "runs" / "foster-digits-b0-5-seed0"
     assert first.readings == {"foster": None, "foster:boosted": "boosted", "foster-b4": "boosted"}
     assert second.readings == {"icarl": None, "icarl:classifier": "classifier"}
@@ -260,7 +262,7 @@ def test_methods_that_train_the_same_share_a_run(tmp_path: Path) -> None:
 def test_a_finished_run_serves_every_readout(begun_as: str, asked: str, tmp_path: Path) -> None:
     run = begin_run(tiny(begun_as), tmp_path / "runs" / "mine")
     result = run.go()
-    (entry,) = plan_entries([(asked, tiny(asked))], tmp_path / "runs", load)
+    (entry,) = plan_entries([(asked, tiny(asked))], tmp_path / "runs")
     assert entry.directory == run.directory
     found = entry.outcome(asked).result
     assert found is not None and found["readout"] != result["readout"]
@@ -338,9 +340,9 @@ def test_what_was_learnt_from_other_images_is_not_used_again(
     settings, parent = of_pictures(pictures), tmp_path / "runs"
     run = begin_run(settings, parent / "first")
     run.go()
-    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == run.result()
+    assert plan_entries([("icarl", settings)], parent)[0].result == run.result()
     change(pictures / split)
-    (entry,) = plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))
+    (entry,) = plan_entries([("icarl", settings)], parent)
     assert not entry.begun and entry.result is None
 
 
@@ -350,14 +352,14 @@ def test_a_copy_of_the_images_is_the_same_data(pictures: Path, tmp_path: Path) -
     shutil.copytree(pictures, tmp_path / "copy", copy_function=shutil.copyfile)
     shutil.rmtree(pictures)
     (tmp_path / "copy").rename(pictures)
-    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == result
+    assert plan_entries([("icarl", settings)], parent)[0].result == result
 
 
 def test_without_its_images_a_finished_run_is_still_compared(pictures: Path, tmp_path: Path) -> None:
     settings, parent = of_pictures(pictures), tmp_path / "runs"
     result = begin_run(settings, parent / "first").go()
     shutil.rmtree(pictures)
-    assert plan_entries([("icarl", settings)], parent, lambda: load_stream(settings))[0].result == result
+    assert plan_entries([("icarl", settings)], parent)[0].result == result
 
 
 # Many at a time
@@ -383,6 +385,19 @@ class Script:
         self.closed = True
 
 
+class Played:
+    """An engine whose workers follow a script."""
+
+    def __init__(self, scripts: Iterable[Script]) -> None:
+        self._scripts = iter(scripts)
+
+    def start(self, directory: Path, log: Path) -> Script:
+        return next(self._scripts)
+
+    def close(self) -> None:
+        pass
+
+
 class Listing:
     """A display that keeps what it is told."""
 
@@ -401,7 +416,7 @@ class Listing:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drcil.suites.compare._GLANCE", 0.0)
+    monkeypatch.setattr("drcil.suites.carrying._GLANCE", 0.0)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -410,16 +425,16 @@ def test_never_more_at_a_time_than_asked(jobs: int, looks: list[int]) -> None:
     names = ["icarl", "replay", "wa"]
     entries = [Entry(tiny(name, seed=seed), Path("nowhere"), False, {name: None}) for seed in (0, 1) for name in names]
     display = Listing()
-    pace = iter(looks)
-    carry_out(entries, jobs, lambda entry: Script(next(pace), "it was only played"), display)
+    played = Played(Script(pace, "it was only played") for pace in looks)
+    carry_out(entries, jobs, lambda entry: None, played, Path("logs"), display)
     assert [entry.failure for entry in entries] == ["it was only played"] * 6
-    assert max(map(len, display.shown)) <= jobs
+    assert max(map(len, display.shown)) <= jobs + 1
+    assert display.shown[-1] == ["0 of 6 runs done, 6 failed, 0 under way, 0 left"]
 
 
 @pytest.mark.usefixtures("_at_once")
 def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
     workers = [Script(1000), Script(1000)]
-    given_out = iter(workers)
 
     class Impatient(Listing):
         def show(self, lines: Sequence[str]) -> None:
@@ -427,7 +442,7 @@ def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
 
     entries = [Entry(tiny(seed=seed), Path("nowhere"), False, {"replay": None}) for seed in (0, 1, 2)]
     with pytest.raises(KeyboardInterrupt):
-        carry_out(entries, 2, lambda entry: next(given_out), Impatient())
+        carry_out(entries, 2, lambda entry: None, Played(workers), Path("logs"), Impatient())
     assert all(worker.stopped and worker.closed for worker in workers)
 
 
@@ -461,24 +476,24 @@ QUESTION = {"stream": "digits-b0-5", "memory": None, "methods": ["replay", "icar
 
 
 def test_a_question_has_one_place(tmp_path: Path) -> None:
-    first = find_place(tmp_path / "digits", QUESTION)
-    with open_folder(first, QUESTION):
+    first = COMPARISON.find_place(tmp_path / "digits", QUESTION)
+    with COMPARISON.opened(first, QUESTION):
         pass
-    assert find_place(tmp_path / "digits", QUESTION) == first == tmp_path / "digits"
-    assert find_place(tmp_path / "digits", {**QUESTION, "seeds": 3}) == tmp_path / "digits-2"
+    assert COMPARISON.find_place(tmp_path / "digits", QUESTION) == first == tmp_path / "digits"
+    assert COMPARISON.find_place(tmp_path / "digits", {**QUESTION, "seeds": 3}) == tmp_path / "digits-2"
     (tmp_path / "mine").mkdir()
-    assert find_place(tmp_path / "mine", QUESTION) == tmp_path / "mine-2"
+    assert COMPARISON.find_place(tmp_path / "mine", QUESTION) == tmp_path / "mine-2"
 
 
 def test_an_answer_stays_until_there_is_another(tmp_path: Path) -> None:
     place = tmp_path / "place"
-    with open_folder(place, QUESTION):
+    with COMPARISON.opened(place, QUESTION):
         assert json.loads((place / "comparison.json").read_text()) == {"question": QUESTION, "methods": []}
-        write_folder(place, QUESTION, summarise(OUTCOMES))
+        write_comparison(place, QUESTION, summarise(OUTCOMES))
     before = (place / "comparison.json").read_bytes()
     more = {**QUESTION, "methods": ["joint", "icarl", "replay"], "seeds": 3}
     for question in (QUESTION, more):
-        with open_folder(place, question):
+        with COMPARISON.opened(place, question):
             assert (place / "comparison.json").read_bytes() == before
 
 
@@ -487,11 +502,11 @@ def test_an_answer_stays_until_there_is_another(tmp_path: Path) -> None:
 )
 def test_an_answer_to_another_question_is_not_touched(other: dict[str, Any], tmp_path: Path) -> None:
     place = tmp_path / "place"
-    with open_folder(place, QUESTION):
-        write_folder(place, QUESTION, summarise(OUTCOMES))
+    with COMPARISON.opened(place, QUESTION):
+        write_comparison(place, QUESTION, summarise(OUTCOMES))
     before = {file: file.read_bytes() for file in place.iterdir()}
     sentence = "place holds another comparison, of replay, icarl; choose another --out"
-    with pytest.raises(UserError, match=sentence), open_folder(place, {**QUESTION, **other}):
+    with pytest.raises(UserError, match=sentence), COMPARISON.opened(place, {**QUESTION, **other}):
         pass
     assert {file: file.read_bytes() for file in place.iterdir()} == before
 
@@ -501,12 +516,12 @@ def test_a_directory_of_other_files_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "letters" / "table.md").write_text("mine")
     for place in (tmp_path / "letters", tmp_path / "letters" / "table.md"):
         sentence = "is not an empty directory; choose another --out"
-        with pytest.raises(UserError, match=sentence), open_folder(place, QUESTION):
+        with pytest.raises(UserError, match=sentence), COMPARISON.opened(place, QUESTION):
             pass
     assert [file.name for file in (tmp_path / "letters").iterdir()] == ["table.md"]
     (tmp_path / "place" / "runs" / "one").mkdir(parents=True)
     for _ in range(2):
-        with open_folder(tmp_path / "place", QUESTION):
+        with COMPARISON.opened(tmp_path / "place", QUESTION):
             (tmp_path / "place" / "table.md").touch()
             assert (tmp_path / "place" / "comparison.json").exists()
         # Whoever loses it gets it again.
@@ -514,9 +529,9 @@ def test_a_directory_of_other_files_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_where_there_is_nothing_to_draw_no_old_curves_are_left(tmp_path: Path) -> None:
-    write_folder(tmp_path, QUESTION, summarise(OUTCOMES))
+    write_comparison(tmp_path, QUESTION, summarise(OUTCOMES))
     assert (tmp_path / "curves.png").exists()
-    write_folder(tmp_path, QUESTION, summarise([OUTCOMES[2]]))
+    write_comparison(tmp_path, QUESTION, summarise([OUTCOMES[2]]))
     assert not (tmp_path / "curves.png").exists()
 
 
@@ -539,10 +554,10 @@ def told_by_another_process(act: Callable[[], object]) -> str:
 
 def test_two_processes_cannot_answer_one_question(tmp_path: Path) -> None:
     def ask() -> None:
-        with open_folder(tmp_path / "place", QUESTION):
+        with COMPARISON.opened(tmp_path / "place", QUESTION):
             pass
 
-    with open_folder(tmp_path / "place", QUESTION):
+    with COMPARISON.opened(tmp_path / "place", QUESTION):
         told = told_by_another_process(ask)
     assert told == f"{tmp_path / 'place'} is in use by another comparison; wait for it or stop it"
     assert told_by_another_process(ask) == ""
@@ -599,8 +614,9 @@ def test_a_comparison_begins_runs_that_anyone_can_resume(
     """Their settings are on disk before a process is started, which does no more than resume them."""
     settings = of_pictures(pictures)
     (pictures / "train" / "class0" / "broken.png").write_bytes(b"no picture")
-    (entry,) = plan_entries([("icarl", settings)], tmp_path / "runs", lambda: load_stream(settings))
-    child = start_run(entry, lambda: load_stream(settings), tmp_path / "logs")
+    (entry,) = plan_entries([("icarl", settings)], tmp_path / "runs")
+    ensure_begun(entry, Datasets())
+    child = Local().start(entry.directory, tmp_path / "logs" / f"{entry.directory.name}.log")
     assert child.failure() is None
     child.close()
     assert entry.begun and Run.open(entry.directory).settings == settings

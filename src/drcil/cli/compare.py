@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -74,13 +73,16 @@ def compare(
     from ..report.comparison import comparison_table, summarise
     from ..report.figures import Shown
     from ..runs.begin import RUNS
-    from ..runs.plan import require_part, require_tasks
+    from ..runs.plan import load_stream, require_part, require_tasks
     from ..runs.result import leading_metric
-    from ..suites.compare import carry_out, start_run
-    from ..suites.entries import at_hand, may_choose_memory, plan_entries, require_once, share_cores
-    from ..suites.folder import CURVES, LOGS, TABLE, find_place, open_folder, write_folder
-    from ..suites.reuse import present_settings
-    from .training import load
+    from ..suites.carrying import carry_out, ensure_begun
+    from ..suites.comparison import COMPARISON, CURVES, TABLE, write_comparison
+    from ..suites.datasets import Datasets
+    from ..suites.engines.local import Local
+    from ..suites.entries import Wanted, may_choose_memory, plan_entries, require_once, share_cores
+    from ..suites.folder import LOGS
+    from ..suites.reuse import KnownRuns, present_settings
+    from .training import warn_of_skipped
 
     require_once(methods)
     shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
@@ -120,29 +122,38 @@ def compare(
         present_settings(one)
     question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": seeds}
     del question["method"], question["seed"]
-    place = out or find_place(Path("comparisons") / chosen[0].matter, question)
+    place = out or COMPARISON.find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
-    present = functools.cache(lambda: load(first[0]))
-    stream_now = at_hand(present) if tasks is not None or freeze is not None else None
-    if stream_now is not None:
+    datasets = Datasets(warn_of_skipped)
+    dataset = datasets.at_hand(first[0]) if tasks is not None or freeze is not None else None
+    if dataset is not None:
+        stream_now = load_stream(first[0], dataset)
         require_tasks(first[0], stream_now)
         for one in first:
             require_part(one, stream_now)
-    with open_folder(place, question):
-        named = zip(methods * seeds, (share_cores(one, jobs) for one in chosen), strict=True)
-        entries = plan_entries(list(named), (out or Path()) / RUNS, present)
+    with COMPARISON.opened(place, question):
+        runs = (out or Path()) / RUNS
+        wanted = [Wanted(name, share_cores(one, jobs)) for name, one in zip(methods * seeds, chosen, strict=True)]
+        entries = list(plan_entries(wanted, runs, KnownRuns(runs), datasets).values())
         try:
             with board(screen, quiet) as display:
                 for entry in entries:
                     if entry.result is not None:
                         display.say(f"{entry.name}: reused from {entry.directory}")
-                carry_out(entries, jobs, lambda entry: start_run(entry, present, place / LOGS, display.say), display)
+                carry_out(
+                    entries,
+                    jobs,
+                    lambda entry: ensure_begun(entry, datasets, display.say),
+                    Local(),
+                    place / LOGS,
+                    display,
+                )
         except KeyboardInterrupt:
             raise Interrupted("interrupted; run the same command again to continue") from None
         summaries = summarise(
             [entry.outcome(method) for method in methods for entry in entries if method in entry.readings], shown
         )
-        answer = write_folder(place, question, summaries)
+        answer = write_comparison(place, question, summaries)
     if json:
         print_json(answer)
     if not (json and quiet):

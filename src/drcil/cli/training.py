@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..data.datasets.check import skipped_files
+from ..data.datasets.dataset import Dataset
 from ..errors import Interrupted
 from ..plugins import named_plugins
 from ..process import configure
@@ -28,14 +29,19 @@ CURVE = "curve.png"
 _NAMED_FILES = 3
 
 
-def load(settings: RunSettings) -> Stream:
-    """The stream of a run, with a warning that names some of the files that could not be read and are left out."""
-    stream = load_stream(settings)
-    skipped = skipped_files(stream.dataset)
+def warn_of_skipped(dataset: Dataset) -> None:
+    """Name some of the files that could not be read and are left out."""
+    skipped = skipped_files(dataset)
     if skipped:
         more = ", …" if len(skipped) > _NAMED_FILES else ""
         files = "1 unreadable file" if len(skipped) == 1 else f"{len(skipped)} unreadable files"
         warn(f"{files} skipped: {', '.join(skipped[:_NAMED_FILES])}{more}")
+
+
+def load(settings: RunSettings) -> Stream:
+    """The stream of a run, with the same warning."""
+    stream = load_stream(settings)
+    warn_of_skipped(stream.dataset)
     return stream
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -86,9 +86,9 @@ def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:
     )
 
 
-def unused(path: Path) -> Path:
+def unused(path: Path, taken: Collection[Path] = ()) -> Path:
     """The path, or with the first number behind it that is not taken."""
     candidate, number = path, 2
-    while candidate.exists():
+    while candidate.exists() or candidate in taken:
         candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
     return candidate

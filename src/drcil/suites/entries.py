@@ -1,32 +1,47 @@
-"""The runs that a comparison is made of: which are finished, which were begun, where the others will be."""
+"""The runs that a suite is made of: which are finished, which were begun, where the others will be."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..data.identity import DataIdentity, data_identity
 from ..errors import UserError, legible
 from ..methods.spec import named_method
 from ..report.comparison import Outcome
 from ..runs.begin import unused
 from ..runs.result import led_by
 from ..runs.settings import RunSettings
-from ..streams.stream import Stream
-from .reuse import find_run, is_finished
+from .datasets import Datasets
+from .reuse import KnownRuns, is_finished, run_key
 
-Load = Callable[[], Stream]
-"""The stream that all runs of a comparison learn; or the error that says why it cannot be had."""
+_LONG = 100
+"""Characters of details in the name of a directory."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that is asked for, read in one of its ways."""
+
+    method: str
+    """As it was named, perhaps with a readout."""
+    settings: RunSettings
+    details: tuple[str, ...] = ()
+    """What tells it from other runs of the method, in words: its stream, a setting, the class order."""
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The same for all that one run answers."""
+        return run_key(self.settings)
 
 
 @dataclass
 class Entry:
-    """One run of a comparison, and what has become of it."""
+    """One run of a suite, and what has become of it."""
 
     settings: RunSettings
     directory: Path
@@ -36,10 +51,11 @@ class Entry:
     """The methods, as they were named, that are this run read in different ways, and their readouts."""
     result: dict[str, Any] | None = None
     failure: str | None = None
+    details: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{' and '.join(self.readings)}, seed {self.settings.seed}"
+        return ", ".join([" and ".join(self.readings), *self.details, f"seed {self.settings.seed}"])
 
     def outcome(self, method: str) -> Outcome:
         """What became of one of the methods."""
@@ -66,32 +82,31 @@ def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
     return settings.model_copy(update={"threads": max(1, (os.cpu_count() or 1) // jobs)})
 
 
-def at_hand(load: Load) -> Stream | None:
-    """The stream, if its data is there; where it is gone, what was learnt from it still can be compared."""
-    with suppress(UserError):
-        return load()
-    return None
-
-
-def plan_entries(chosen: Sequence[tuple[str, RunSettings]], parent: Path, load: Load) -> list[Entry]:
-    """An entry for each run, with its result if it is finished. All of them learn the stream that is loaded.
-
-    ``chosen``: methods as they were named, and what is to be trained; those that train the same share a run.
-    """
-
-    @functools.cache
-    def present() -> DataIdentity | None:
-        stream = at_hand(load)
-        return None if stream is None else data_identity(stream.dataset)
-
-    entries: list[Entry] = []
-    for name, settings in chosen:
-        shared = next((entry for entry in entries if entry.settings.choices() == settings.choices()), None)
-        if shared is not None:
-            shared.readings[name] = settings.readout
+def plan_entries(wanted: Iterable[Wanted], parent: Path, known: KnownRuns, datasets: Datasets) -> dict[str, Entry]:
+    """An entry for each run, by its key, with its result if it is finished. Those that train the same share a run."""
+    entries: dict[str, Entry] = {}
+    taken: set[Path] = set()
+    for one in wanted:
+        settings = one.settings
+        if one.key in entries:
+            entries[one.key].readings[one.method] = settings.readout
             continue
-        run = find_run(settings, parent, present)
-        directory = unused(parent / settings.name) if run is None else run.directory
+        run = known.find(settings, functools.partial(datasets.identity, settings))
+        if run is None:
+            directory = unused(parent / _directory_name(one), taken)
+            taken.add(directory)
+        else:
+            directory = run.directory
         result = run.result() if run is not None and is_finished(run) else None
-        entries.append(Entry(settings, directory, run is not None, {name: settings.readout}, result))
+        entries[one.key] = Entry(
+            settings, directory, run is not None, {one.method: settings.readout}, result, details=one.details
+        )
     return entries
+
+
+def _directory_name(one: Wanted) -> str:
+    """The run's own name; with what tells it from others, unless that is only its stream."""
+    own = one.settings
+    told = [detail for detail in one.details if detail != own.stream]
+    words = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(told))[:_LONG]
+    return own.name if not words else f"{own.method}-{own.matter}-{words}-seed{own.seed}"

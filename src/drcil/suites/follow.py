@@ -40,9 +40,14 @@ class Follower:
         """Task, stage, epoch and the time left, as far as they are known."""
         return f"{self._place}{self._left()}"
 
-    def _left(self) -> str:
+    def seconds_left(self) -> float | None:
+        """Of the run; None where it is not known."""
         left = self._forecast.seconds_left()
-        return f", about {duration(max(0.0, left - (time.time() - self._now)))} left" if left else ""
+        return max(0.0, left - (time.time() - self._now)) if left else None
+
+    def _left(self) -> str:
+        left = self.seconds_left()
+        return "" if left is None else f", about {duration(left)} left"
 
     def _entries(self) -> list[dict[str, Any]]:
         """The lines that are new and whole."""

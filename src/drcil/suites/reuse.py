@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ..data.identity import DataIdentity, difference
 from ..errors import UserError
 from ..methods import METHODS
 from ..methods.resolve import resolve_settings
+from ..runs.begin import RUNS
 from ..runs.beginning import read_beginning, settings_kept
 from ..runs.run import Run
 from ..runs.settings import CONFIG, RunSettings
@@ -21,20 +23,41 @@ Present = Callable[[], DataIdentity | None]
 """What the dataset consists of now, found out when it is asked for; None where the images are not at hand."""
 
 
-def find_run(settings: RunSettings, parent: Path, present: Present) -> Run | None:
-    """The run of these settings right below a directory, of several the one that got furthest.
+def run_key(settings: RunSettings) -> str:
+    """Equal for settings of one run: where data is, on which device and with how many threads does not count."""
+    return json.dumps({**settings.choices(), "tasks": settings.tasks}, sort_keys=True)
 
-    Where the data is, how many threads compute and on which device may differ; what the images are may not. What
-    cannot be read is passed over.
+
+class KnownRuns:
+    """The runs right below a directory, in which they may go on, and finished ones of other places.
+
+    What cannot be read is passed over.
     """
-    found = []
-    for config in sorted(parent.glob(f"*/{CONFIG}")):
+
+    def __init__(self, parent: Path, elsewhere: Iterable[Path] = ()) -> None:
+        """``elsewhere``: runs, directories of runs, and those of suites."""
+        self._runs: dict[str, list[Run]] = {}
+        for config in sorted(parent.glob(f"*/{CONFIG}")):
+            self._take(config, any_state=True)
+        for place in elsewhere:
+            for pattern in (CONFIG, f"*/{CONFIG}", f"{RUNS}/*/{CONFIG}"):
+                for config in sorted(place.glob(pattern)):
+                    self._take(config, any_state=False)
+
+    def _take(self, config: Path, any_state: bool) -> None:
         with suppress(UserError):
             run = Run.read(config.parent)
-            same = run.settings.choices() == settings.choices() and run.settings.tasks == settings.tasks
-            if same and _learnt_as_now(run, present):
-                found.append(run)
-    return max(found, key=lambda run: (is_finished(run), len(run.finished_tasks())), default=None)
+            if any_state or is_finished(run):
+                self._runs.setdefault(run_key(run.settings), []).append(run)
+
+    def find(self, settings: RunSettings, present: Present) -> Run | None:
+        """The run of these settings, of several the one that got furthest. What its images are may not differ."""
+        found = []
+        for run in self._runs.get(run_key(settings), []):
+            with suppress(UserError):
+                if _learnt_as_now(run, present):
+                    found.append(run)
+        return max(found, key=lambda run: (is_finished(run), len(run.finished_tasks())), default=None)
 
 
 def is_finished(run: Run) -> bool:
