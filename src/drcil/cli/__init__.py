@@ -29,6 +29,7 @@ from .options import Plugin
 from .output import warn
 from .paper import paper
 from .predict import predict
+from .reproduce import reproduce
 from .resume import resume
 from .run import run
 from .serve import serve
@@ -84,6 +85,7 @@ app.command()(undo)
 app.command("import")(import_checkpoints)
 app.command("list")(list_known)
 app.command()(paper)
+app.command()(reproduce)
 app.add_typer(data, name="data")
 
 

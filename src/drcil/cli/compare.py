@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..errors import Interrupted
 from ..limits import JOBS, SEEDS
 from . import options
 from .checks import usable, within
@@ -69,19 +68,17 @@ def compare(
 ) -> None:
     """Compare methods on a stream. Finished runs are reused; interrupted runs resume."""
     from ..metrics import require_figure
-    from ..report.board import board
     from ..report.comparison import comparison_table, summarise
     from ..report.figures import Shown
     from ..runs.begin import RUNS
     from ..runs.plan import load_stream, require_part, require_tasks
     from ..runs.result import leading_metric
-    from ..suites.carrying import carry_out, ensure_begun
     from ..suites.comparison import COMPARISON, CURVES, TABLE, write_comparison
     from ..suites.datasets import Datasets
-    from ..suites.engines.local import Local
     from ..suites.entries import Wanted, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import LOGS
     from ..suites.reuse import KnownRuns, present_settings
+    from .many import finish_runs
     from .training import warn_of_skipped
 
     require_once(methods)
@@ -135,21 +132,7 @@ def compare(
         runs = (out or Path()) / RUNS
         wanted = [Wanted(name, share_cores(one, jobs)) for name, one in zip(methods * seeds, chosen, strict=True)]
         entries = list(plan_entries(wanted, runs, KnownRuns(runs), datasets).values())
-        try:
-            with board(screen, quiet) as display:
-                for entry in entries:
-                    if entry.result is not None:
-                        display.say(f"{entry.name}: reused from {entry.directory}")
-                carry_out(
-                    entries,
-                    jobs,
-                    lambda entry: ensure_begun(entry, datasets, display.say),
-                    Local(),
-                    place / LOGS,
-                    display,
-                )
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted; run the same command again to continue") from None
+        finish_runs(entries, jobs, datasets, place / LOGS, screen, quiet)
         summaries = summarise(
             [entry.outcome(method) for method in methods for entry in entries if method in entry.readings], shown
         )

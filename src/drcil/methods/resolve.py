@@ -43,6 +43,18 @@ def resolve_settings(
         raise UserError(f"invalid setting of '{spec.name}': {explain(error)}") from None
 
 
+def unusual_settings(
+    spec: MethodSpec, kind: str, given: Mapping[str, Any], stream: str | None = None, backbone: str | None = None
+) -> dict[str, Any]:
+    """Of the settings that were given, those that the recipe does not have anyway: without the others it is one run."""
+    if not given:
+        return {}
+    plain, own = (
+        resolve_settings(spec, kind, values, 1.0, stream, backbone).model_dump(mode="json") for values in ({}, given)
+    )
+    return {key: value for key, value in given.items() if _at(plain, key) != _at(own, key)}
+
+
 def setting_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     """All keys that ``--set`` accepts: nested models by dotted path."""
     keys: list[str] = []
@@ -63,3 +75,10 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)
+
+
+def _at(values: Any, key: str) -> Any:
+    """What a dotted key leads to; None where a table on the way is missing."""
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.datasets.dataset import find_dataset
 from ..errors import FaultError
-from ..methods.resolve import resolve_settings
+from ..methods.resolve import unusual_settings
 from ..methods.spec import named_method
 from ..runs.settings import RunSettings, make_settings
 from ..streams.longtail import long_tailed_spec
@@ -68,6 +68,12 @@ class Asked:
         own = {"memory": self.memory, "augment": self.augment, "backbone": self.backbone}
         return {name: value for name, value in own.items() if value is not None}
 
+    def details(self) -> tuple[str, ...]:
+        """What a plain run would have otherwise, in words."""
+        options = (f"{name} {value}" for name, value in self._options.items())
+        order = () if self.order_seed == ORDER_SEED else (f"order {self.order_seed}",)
+        return (*options, *(f"{name}={value}" for name, value in self.settings), *order)
+
     def command(self) -> str:
         """How to run it by itself."""
         options = [f"--{name} {value}" for name, value in self._options.items()]
@@ -104,8 +110,8 @@ def asked_of(cell: Cell, orders: int = 1) -> tuple[Asked, ...]:
     spec = long_tailed_spec(entry.spec) if settings.tail else entry.spec
     memory = protocol_memory(settings, entry.classes or 0, spec)
     trained, _ = named_method(method)
-    usual = resolve_settings(trained, spec.kind, {}, stream=column.stream).model_dump()
-    own = (("tro", float(exponent)),) if exponent and float(exponent) != usual["tro"] else ()
+    given = {"tro": float(exponent)} if exponent else {}
+    own = tuple(unusual_settings(trained, spec.kind, given, column.stream).items())
     return tuple(
         Asked(
             method=method,
@@ -118,6 +124,14 @@ def asked_of(cell: Cell, orders: int = 1) -> tuple[Asked, ...]:
         )
         for seed in range(ORDER_SEED, ORDER_SEED + orders)
     )
+
+
+def swept(asked: Asked, setting: str, value: Any) -> Asked:
+    """The same with one setting at another value."""
+    spec, _ = named_method(asked.method)
+    kind = find_dataset(parse_stream(asked.stream).dataset)[0].spec.kind
+    given = {**dict(asked.settings), setting: value}
+    return replace(asked, settings=tuple(unusual_settings(spec, kind, given, asked.stream, asked.backbone).items()))
 
 
 def metric_of(cell: Cell) -> str:
@@ -134,5 +148,9 @@ def runs_of(table: PaperTable) -> Iterator[tuple[Cell, tuple[Asked, ...]]]:
 
 def trained(tables: Iterable[PaperTable]) -> tuple[Asked, ...]:
     """All that has to be trained for tables, each once; what is read in several ways is one run."""
-    asked = (one for table in tables for _, runs in runs_of(table) for one in runs)
+    return trained_once(one for table in tables for _, runs in runs_of(table) for one in runs)
+
+
+def trained_once(asked: Iterable[Asked]) -> tuple[Asked, ...]:
+    """Each run once, whatever its readouts."""
     return tuple(dict.fromkeys(replace(one, method=named_method(one.method)[0].name) for one in asked))

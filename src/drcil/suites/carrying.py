@@ -56,7 +56,7 @@ def carry_out(
     engine: Engine,
     logs: Path,
     display: Display,
-    after: Callable[[], None] = lambda: None,
+    after: Callable[[], object] = lambda: None,
 ) -> None:
     """Finish what is not finished, so many runs at a time; every entry then has a result or a failure.
 

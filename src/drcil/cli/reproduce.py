@@ -1,0 +1,215 @@
+"""``drcil reproduce``: the paper's tables and figures, or a suite of the user's own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..arguments import text
+from ..errors import UserError
+from ..limits import JOBS, SEEDS
+from . import options
+from .checks import usable, within
+from .output import console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..report.measured import SuiteReport
+    from ..suites.answer import Answers
+    from ..suites.suite import Common, Suite
+
+_NAMED = 4
+"""Tables in the name of a directory."""
+
+
+def reproduce(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="TABLE...|FILE.toml", help="Such as T6 F7, see 'drcil paper'; or a suite of your own."),
+    ],
+    profile: options.Profile = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these rows: MAF,mafdrc.", rich_help_panel=options.WHAT)
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Only these streams or datasets: cifar100-b0-10.", rich_help_panel=options.WHAT
+        ),
+    ] = None,
+    tasks: options.Tasks = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of each cell: seeds 0, 1, …",
+            show_default="1",
+            rich_help_panel=options.WHAT,
+            callback=within(SEEDS),
+        ),
+    ] = None,
+    data: options.Data = None,
+    jobs: Annotated[
+        int, typer.Option(help="Runs at a time.", rich_help_panel=options.WHERE, callback=within(JOBS))
+    ] = 1,
+    engine: Annotated[
+        str, typer.Option(help="Who carries out the runs: local.", rich_help_panel=options.WHERE)
+    ] = "local",
+    device: options.Device = None,
+    precision: options.Precision = None,
+    threads: options.Threads = None,
+    workers: options.Workers = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the report and the runs.",
+            show_default="suites/NAME, and runs",
+            rich_help_panel=options.SHOWN,
+            callback=usable,
+        ),
+    ] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Take finished runs from here: a run, or a directory of runs; repeatable.",
+            rich_help_panel=options.SHOWN,
+            callback=usable,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would be run, and an estimate.", rich_help_panel=options.SHOWN),
+    ] = False,
+    plugin: options.Plugin = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run what tables and figures of the paper show; measured stands beside published.
+
+    Finished runs are reused; interrupted runs resume. A run that several tables show is trained once.
+    """
+    from ..runs.begin import RUNS
+    from ..suites.answer import SUITE, Answers, suite_report, write_answer
+    from ..suites.datasets import Datasets
+    from ..suites.engines import ENGINES
+    from ..suites.entries import plan_entries
+    from ..suites.folder import LOGS
+    from ..suites.reuse import KnownRuns
+    from ..suites.suite import Common, checked_runs
+    from .many import finish_runs
+    from .training import warn_of_skipped
+
+    ENGINES[engine]
+    chosen = {"device": device, "precision": precision, "workers": workers}
+    place_of_data = text("--data", str(data.expanduser().absolute())) if data else None
+    own = {name: value for name, value in chosen.items() if value is not None}
+    common = Common(profile, tasks, seeds, place_of_data, threads, own)
+    suite = _suite(names, common).narrowed(_listed("--rows", rows), _listed("--columns", columns))
+    wanted = checked_runs(suite, jobs)
+    question = {"names": list(suite.names), "rows": rows, "columns": columns, "profile": profile, "tasks": tasks}
+    question |= {"precision": precision, "seeds": seeds or 1}
+    asked = {"profile": profile, "rows": rows, "columns": columns, "tasks": tasks, "seeds": seeds, "data": data}
+    command = _command(names, {**asked, **chosen, "threads": threads, "jobs": jobs, "out": out}, reuse or [])
+    place = out or SUITE.find_place(Path("suites") / _place_name(suite.names, profile), question)
+    runs, datasets, screen = (out or Path()) / RUNS, Datasets(warn_of_skipped), console(stderr=json)
+    known = KnownRuns(runs, [_present(directory) for directory in reuse or []])
+    answers = Answers(plan_entries(wanted, runs, known, datasets), datasets)
+    if dry_run:
+        _show_plan(answers, screen, json)
+        return
+    if answers.entries and not answers.startable():
+        raise UserError(answers.missing()[0])
+
+    def told() -> tuple[SuiteReport, dict[str, Any]]:
+        """What is known by now, also on disk."""
+        report = suite_report(suite, answers, command, place / LOGS)
+        return report, write_answer(place, question, report)
+
+    with SUITE.opened(place, question):
+        finish_runs(answers.startable(), jobs, datasets, place / LOGS, screen, quiet, engine, told)
+        report, answer = told()
+    if json:
+        print_json(answer)
+    if not (json and quiet):
+        _show(report, answers, place, screen)
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def _suite(names: list[str], common: Common) -> Suite:
+    """Tables and figures of the paper by name; or what a file says."""
+    from ..suites.own import read_suite
+    from ..suites.published import paper_suite
+
+    files = [name for name in names if name.endswith(".toml")]
+    if not files:
+        return paper_suite(names, common)
+    if len(names) > 1:
+        raise UserError(f"'{files[0]}' is a suite by itself; give it alone, or tables and figures of the paper")
+    return read_suite(Path(files[0]), common)
+
+
+def _listed(option: str, given: str | None) -> list[str]:
+    names = [name.strip() for name in (given or "").split(",")] if given else []
+    if not all(names):
+        raise UserError(f"{option} takes names with commas between them, such as MAF,MAFDRC, not '{given}'")
+    return names
+
+
+def _present(directory: Path) -> Path:
+    if not directory.expanduser().is_dir():
+        raise UserError(f"--reuse takes a directory that has runs, and there is none at '{directory}'")
+    return directory.expanduser()
+
+
+def _place_name(names: tuple[str, ...], profile: str | None) -> str:
+    """The name of a suite's directory."""
+    short = [Path(name).stem for name in names]
+    shown = "-".join(short[:_NAMED]) + (f"-and-{len(short) - _NAMED}-more" if len(short) > _NAMED else "")
+    return shown if profile in (None, "full") else f"{shown}-{profile}"
+
+
+def _command(names: list[str], given: dict[str, Any], reuse: list[Path]) -> str:
+    """What makes or continues the suite."""
+    own = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+    taken = [word for path in reuse for word in ("--reuse", str(path))]
+    return shlex.join(["drcil", "reproduce", *names, *own, *taken])
+
+
+def _show_plan(answers: Answers, screen: Console, json: bool) -> None:
+    """What would be run."""
+    from ..suites.shown import plan_table
+
+    entries = list(answers.entries.values())
+    states = [answers.state(entry) for entry in entries]
+    if json:
+        print_json([{"run": one.name, "state": state} for one, state in zip(entries, states, strict=True)])
+        return
+    screen.print(plan_table(entries, states))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    screen.print(f"{len(entries)} runs: {counts}", markup=False, soft_wrap=True)
+    _tell_missing(answers, screen)
+
+
+def _show(report: SuiteReport, answers: Answers, place: Path, screen: Console) -> None:
+    """What came of it."""
+    from ..suites.shown import measured_tables
+
+    for table in report.tables:
+        screen.print(f"{table.name}: {table.caption}", markup=False, soft_wrap=True)
+        for heading, shown in measured_tables(table):
+            screen.print(heading, markup=False, soft_wrap=True)
+            screen.print(shown)
+    for failure in report.failures:
+        screen.print(f"failed: {failure}", markup=False, soft_wrap=True)
+    _tell_missing(answers, screen)
+    screen.print(f"report: {place}", markup=False, soft_wrap=True)
+
+
+def _tell_missing(answers: Answers, screen: Console) -> None:
+    for why in answers.missing():
+        screen.print(f"data not found: {why}", markup=False, soft_wrap=True)

@@ -1,0 +1,199 @@
+"""A suite of the user's own, from a file: methods × streams × seeds × settings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ..data.datasets.dataset import find_dataset
+from ..errors import UserError
+from ..limits import SEEDS, TASKS
+from ..methods.resolve import unusual_settings
+from ..methods.spec import named_method
+from ..metrics import require_figure
+from ..reading import read_toml
+from ..report.measured import Heading
+from ..runs.result import leading_metric
+from ..runs.settings import make_settings
+from ..streams.protocols import ORDER_SEED, parse_stream
+from ..validation import explain
+from .drawings import Drawing, Sweep, TaskCurves
+from .entries import Wanted, may_choose_memory, require_once
+from .suite import CellPlan, Common, Suite, TablePlan
+
+Values = Annotated[list[Any], Field(min_length=1)]
+Numbers = Annotated[list[int | float], Field(min_length=1)]
+Point = dict[str, Any]
+"""Settings and run options by name: one of the combinations of a grid."""
+_OPTIONS = ("memory", "backbone", "augment", "image_size", "epochs_scale", "validation", "freeze")
+"""Options of a run, which a file may set, and a grid or a sweep may vary, like settings of the method."""
+
+
+class SuiteFile(BaseModel):
+    """What a suite's file may say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str | None = None
+    methods: Annotated[list[str], Field(min_length=1)]
+    streams: Annotated[list[str], Field(min_length=1)]
+    seeds: int = Field(default=1, ge=SEEDS.least, le=SEEDS.most)
+    """Runs of everything: seeds 0, 1, …"""
+    orders: int = Field(default=1, ge=1, le=SEEDS.most)
+    """Class orders: those of order seeds 1993, 1994, …"""
+    tasks: int | None = Field(default=None, ge=TASKS.least, le=TASKS.most)
+    profile: str | None = None
+    metrics: Annotated[list[str], Field(min_length=1)] | None = None
+    """Columns of the table; None: the leading metric and the accuracy after the last task."""
+    memory: str | None = None
+    backbone: str | None = None
+    augment: str | None = None
+    image_size: int | None = None
+    epochs_scale: float | None = None
+    validation: float | None = None
+    freeze: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Of all methods."""
+    grid: dict[str, Values] = Field(default_factory=dict)
+    """Settings and their values: every combination is run."""
+    sweep: dict[str, Numbers] = Field(default_factory=dict)
+    """Settings and their values, one setting at a time, each drawn as a plot."""
+
+    @field_validator("settings", "grid", "sweep", mode="before")
+    @classmethod
+    def _dotted(cls, given: Any) -> Any:
+        """TOML reads ``later.lr = 0.1`` as a table within a table; settings have dotted names."""
+        return dict(_flat(given)) if isinstance(given, dict) else given
+
+
+def read_suite(path: Path, common: Common) -> Suite:
+    """The suite in a file; what the command line says goes before it. What is wrong is told in a sentence."""
+    try:
+        file = SuiteFile.model_validate(read_toml(path))
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}") from None
+    require_once(file.methods)
+    common = replace(
+        common,
+        profile=common.profile or file.profile,
+        tasks=file.tasks if common.tasks is None else common.tasks,
+        seeds=file.seeds if common.seeds is None else common.seeds,
+    )
+    rows = {_row(method, point): (method, point) for method in file.methods for point in _points(file)}
+    runs = {
+        (row, stream): _wanted(file, common, method, stream, point)
+        for row, (method, point) in rows.items()
+        for stream in file.streams
+    }
+    metrics = {stream: _metrics(file, stream) for stream in file.streams}
+    cells = {
+        (row, Heading(stream, metric)): CellPlan(metric, runs[row, stream])
+        for row in rows
+        for stream in file.streams
+        for metric in metrics[stream]
+    }
+    title, budget = file.title or path.stem, common.words()
+    return Suite(
+        title=title + (f": {budget}" if budget else ""),
+        names=(str(path.absolute()),),
+        tables=(TablePlan(path.stem, _caption(title, file, common), cells),),
+        drawings=tuple(_drawings(file, list(rows), runs, metrics)),
+    )
+
+
+def _drawings(
+    file: SuiteFile,
+    rows: Sequence[str],
+    runs: Mapping[tuple[str, str], tuple[Wanted, ...]],
+    metrics: Mapping[str, Sequence[str]],
+) -> Iterator[Drawing]:
+    for stream in file.streams:
+        lines = {row: runs[row, stream] for row in rows}
+        yield TaskCurves(stream, f"Accuracy after each task on {stream}", leading_metric(stream), lines)
+        for setting, values in file.sweep.items():
+            swept = {
+                _row(method, point): tuple(
+                    (float(value), runs[_row(method, {**point, setting: value}), stream]) for value in values
+                )
+                for method in file.methods
+                for point in _combinations(file.grid)
+            }
+            caption = f"{setting} from {min(values)} to {max(values)} on {stream}"
+            yield Sweep(f"{stream}, {setting}", caption, setting, metrics[stream][0], swept)
+
+
+def _points(file: SuiteFile) -> list[Point]:
+    """The combinations of the grid; where something is swept, with each of its values in turn."""
+    combinations = list(_combinations(file.grid))
+    for setting in file.sweep:
+        if setting in file.grid:
+            raise UserError(f"'{setting}' is both in the grid and in the sweep; name it in one of them")
+    if not file.sweep:
+        return combinations
+    values = [(setting, value) for setting, own in file.sweep.items() for value in own]
+    return [{**point, setting: value} for point in combinations for setting, value in values]
+
+
+def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[Point]:
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _wanted(file: SuiteFile, common: Common, method: str, stream: str, point: Point) -> tuple[Wanted, ...]:
+    """The runs of a row on a stream: every class order with every seed."""
+    chosen = {name: getattr(file, name) for name in _OPTIONS} | {
+        name: value for name, value in point.items() if name in _OPTIONS
+    }
+    if not may_choose_memory(method):
+        chosen["memory"] = None
+    given = {**file.settings, **{name: value for name, value in point.items() if name not in _OPTIONS}}
+    spec, data = named_method(method)[0], find_dataset(parse_stream(stream).dataset)[0].spec
+    backbone = spec.backbone(data, chosen["backbone"])
+    settings = unusual_settings(spec, data.kind, given, stream, backbone)
+    details = (stream, *(f"{name}={value}" for name, value in point.items()))
+    return tuple(
+        Wanted(
+            method,
+            make_settings(
+                **{**common.options(seed), **chosen},
+                method=method,
+                stream=stream,
+                settings=settings,
+                order_seed=ORDER_SEED + order,
+            ),
+            (*details, *([f"order {ORDER_SEED + order}"] if order else [])),
+        )
+        for seed in range(common.seeds or 1)
+        for order in range(file.orders)
+    )
+
+
+def _metrics(file: SuiteFile, stream: str) -> tuple[str, ...]:
+    if file.metrics is None:
+        return (leading_metric(stream), "last")
+    return tuple(dict.fromkeys(require_figure(metric) for metric in file.metrics))
+
+
+def _row(method: str, point: Point) -> str:
+    return ", ".join([method, *(f"{name}={value}" for name, value in point.items())])
+
+
+def _caption(title: str, file: SuiteFile, common: Common) -> str:
+    """What its figures are means over, and on what budget."""
+    counts = ((file.orders, "class orders"), (common.seeds or 1, "seeds"))
+    over = " and ".join(f"{count} {noun}" for count, noun in counts if count > 1)
+    parts = [title, *([f"mean over {over}, with its standard error"] if over else [])]
+    return "; ".join([*parts, *([f"measured with {common.words()}"] if common.words() else [])])
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
