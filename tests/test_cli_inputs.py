@@ -27,6 +27,7 @@ BASES: dict[str, list[str]] = {
     "run": TINY,
     "compare": ["compare", "finetune", "digits-b0-5", "--epochs-scale", "0.001", "--tasks", "1"],
     "check": ["check", "finetune"],
+    "reproduce": ["reproduce", "T5"],
     "resume": ["resume", "nothing"],
     "show": ["show", "nothing"],
     "evaluate": ["evaluate", "nothing", "digits-b0-5"],

@@ -128,7 +128,7 @@ class Imbalance:
         return iter(())
 
     def narrowed(self, keep: Keep) -> Imbalance:
-        return replace(self, empty=not keep(self.name, self.run, ""))
+        return replace(self, empty=not keep("", self.run, ""))
 
     def drawn(self, found: Found) -> Curves | None:
         dataset = found.datasets.at_hand(self.run)

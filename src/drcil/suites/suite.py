@@ -97,9 +97,10 @@ class Suite:
         for column in columns:
             if column not in known_columns:
                 raise unknown("column", column, known_columns)
-        lowered, met = {row.lower() for row in rows}, set()
+        lowered, met, known_rows = {row.lower() for row in rows}, set(), set()
 
         def keep(row: str, run: RunSettings, method: str) -> bool:
+            known_rows.add(row)
             names = {row.lower(), method} & lowered
             met.update(names)
             return (not rows or bool(names)) and (not columns or not _column_names(run).isdisjoint(columns))
@@ -108,7 +109,7 @@ class Suite:
         drawings = tuple(drawing.narrowed(keep) for drawing in self.drawings)
         for row in rows:
             if row.lower() not in met:
-                raise unknown("row", row, {row for table in self.tables for row, _ in table.cells})
+                raise unknown("row", row, known_rows - {""})
         part = replace(
             self,
             tables=tuple(table for table in tables if table.cells),

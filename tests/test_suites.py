@@ -1,0 +1,277 @@
+"""Suites: each run once whatever shows it, measured beside published, and what cannot be run named and left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drcil.cli import main
+from drcil.errors import UserError
+from drcil.paper.asked import trained
+from drcil.paper.figures import figures
+from drcil.paper.tables import published, published_table
+from drcil.report.comparison import figure
+from drcil.runs.settings import make_settings
+from drcil.suites.answer import Answers, suite_report
+from drcil.suites.datasets import Datasets
+from drcil.suites.drawings import Imbalance
+from drcil.suites.entries import Entry
+from drcil.suites.outlook import Outlook
+from drcil.suites.own import read_suite
+from drcil.suites.published import paper_suite
+from drcil.suites.suite import Common, Suite
+
+TINY = """
+title = "Alpha on digits"
+methods = ["maf+drc", "mafdrc"]
+streams = ["digits-b0-5"]
+tasks = 2
+epochs_scale = 0.02
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRCIL_DATA", raising=False)
+
+
+def written(content: str, name: str = "mine.toml") -> Path:
+    Path(name).write_text(content)
+    return Path(name)
+
+
+def keys(suite: Suite) -> set[str]:
+    return {one.key for one in suite.wanted()}
+
+
+# Plans
+
+
+def test_a_run_of_several_tables_is_one_run() -> None:
+    """As many as the paper's list of runs says, with the options of a profile as without."""
+    names = ["T4", "T5", "T6", "T7", "T8"]
+    expected = len(trained([published_table(name) for name in names]))
+    for common in (Common(), Common(profile="cpu", tasks=3)):
+        assert len(keys(paper_suite(names, common))) == expected
+    assert len(keys(paper_suite(names, Common(seeds=2)))) == 2 * expected
+
+
+def test_tables_over_class_orders_have_three_runs_of_a_cell() -> None:
+    (table,) = paper_suite(["s12"], Common()).tables
+    for cell in table.cells.values():
+        assert [one.settings.order_seed for one in cell.wanted] == [1993, 1994, 1995]
+        assert cell.published is not None and cell.error is not None
+
+
+def test_every_table_has_a_column_for_each_of_the_paper() -> None:
+    for name in ("T2", "T3", "S6", "S10"):
+        (plan,) = paper_suite([name], Common()).tables
+        assert len({column for _, column in plan.cells}) == len(published_table(name).columns)
+        assert len(plan.cells) == sum(cell.value is not None for cell in published_table(name).cells.values())
+
+
+def test_figures_share_their_runs_with_tables() -> None:
+    """A sweep passes through the value that the recipe has: that run is the plain one."""
+    assert list(figures()) == ["F1", "F5", "F6", "F7", "F8"]
+    assert len(keys(paper_suite(["F7"], Common()))) == 5 + 5 - 1
+    assert keys(paper_suite(["F6"], Common())) <= keys(paper_suite(["T2"], Common()))
+    assert keys(paper_suite(["F8"], Common())) == keys(paper_suite(["S9"], Common()))
+    assert not keys(paper_suite(["F1"], Common()))
+    for name in figures():
+        assert name not in published()
+
+
+def test_rows_and_columns_are_named_as_the_paper_does_or_as_drcil_does() -> None:
+    suite = paper_suite(["T5", "F7"], Common())
+    part = suite.narrowed(["MAFRC", "mafdrc"], ["cifar100"])
+    (table,) = part.tables
+    assert {row for row, _ in table.cells} == {"MAFRC", "MAFDRC"}
+    assert {one.settings.stream for one in part.wanted()} == {"cifar100-b0-10"}
+    assert len(part.drawings) == 2
+    (table,) = suite.narrowed([], ["imagenet100-b0-10"]).tables
+    assert len(table.cells) == 6
+    for rows, columns, told in (
+        (["mafrd"], [], "unknown row 'mafrd'; Known: MAF, MAFDRC, MAFRC"),
+        ([], ["cifar10"], "unknown column 'cifar10'"),
+    ):
+        with pytest.raises(UserError, match=told):
+            suite.narrowed(rows, columns)
+
+
+def test_a_file_has_every_combination_of_its_grid(tmp_path: Path) -> None:
+    content = TINY + 'seeds = 2\norders = 3\n[grid]\nalpha = [0.1, 0.2]\nmemory = ["20", "40"]\nlater.lr = [0.1]\n'
+    with pytest.raises(UserError, match=r"unknown setting of 'maf\+drc' 'later.lr'"):
+        read_suite(written(content), Common())
+    suite = read_suite(written(content.replace("later.lr", "adaptation.lr")), Common())
+    (table,) = suite.tables
+    assert len(keys(suite)) == 2 * 4 * 2 * 3 and len(table.cells) == 2 * 4 * 2
+    assert ("mafdrc, alpha=0.1, memory=20, adaptation.lr=0.1") in {row for row, _ in table.cells}
+    assert "mean over 3 class orders and 2 seeds" in table.caption
+    # What the recipe has anyway is the plain run.
+    assert {len(one.settings.settings) for one in suite.wanted() if "alpha=0.2" in one.details} == {1}
+    assert len(keys(read_suite(Path("mine.toml"), Common(seeds=1)))) == 2 * 4 * 3
+
+
+# Reports
+
+
+def result(avg: float, last: float) -> dict[str, Any]:
+    own = {"avg": avg, "last": last, "curve": [2 * avg - last, last], "forgetting": 1.0, "parameters": 5}
+    return {"seconds": 100.0, "tasks": [10, 10], "readout": "classifier", "readouts": {"classifier": own}, **own}
+
+
+def answered(suite: Suite, results: dict[str, Any], datasets: Datasets | None = None) -> Answers:
+    """Every run with its result, or with a failure, by a word in the run's name."""
+    entries: dict[str, Entry] = {}
+    for one in suite.wanted():
+        if one.key in entries:
+            entries[one.key].readings[one.method] = one.settings.readout
+            continue
+        entry = Entry(one.settings, Path("runs") / f"r{len(entries)}", True, {one.method: None}, details=one.details)
+        found = next((own for word, own in results.items() if word in entry.name), None)
+        entry.result, entry.failure = (None, found) if isinstance(found, str) else (found, None)
+        entries[one.key] = entry
+    return Answers(entries, datasets or Datasets())
+
+
+def test_measured_stands_beside_published() -> None:
+    suite = paper_suite(["T5"], Common(profile="cpu", tasks=3)).narrowed([], ["cifar100"])
+    answers = answered(suite, {"maf,": result(60.0, 50.0), "mafrc,": "it broke", "mafdrc,": result(70.0, 55.0)})
+    report = suite_report(suite, answers, "drcil reproduce T5", Path("logs"))
+    (table,) = report.tables
+    assert table.caption.endswith("with profile cpu, the first 3 tasks; published values are of the full budget.")
+    avg, last = table.columns
+    assert (avg.metric, last.metric) == ("avg", "last") and table.rows == ("MAF", "MAFRC", "MAFDRC")
+    assert table.cells["MAF", avg].measured == figure([60.0])
+    assert table.cells["MAF", avg].published == 69.61
+    assert table.cells["MAFDRC", last].difference == pytest.approx(55.0 - 62.04)
+    assert table.cells["MAFRC", avg].measured is None
+    (failure,) = report.failures
+    assert failure == "mafrc, cifar100-b0-10, seed 0: it broke (log: logs/r1.log)"
+
+
+def test_three_class_orders_are_a_mean_with_its_error() -> None:
+    suite = paper_suite(["S12"], Common()).narrowed(["MAFDRC"], ["cifar100-b0-10"])
+    found = {"order 1994": result(72.0, 60.0), "order 1995": result(76.0, 60.0), "mafdrc": result(74.0, 60.0)}
+    (table,) = suite_report(suite, answered(suite, found), "", Path("logs")).tables
+    (cell,) = (cell for (_, column), cell in table.cells.items() if column.metric == "avg")
+    assert cell.measured == figure([74.0, 72.0, 76.0]) and len(cell.outcomes) == 3
+
+
+def test_cells_whose_data_is_missing_say_so() -> None:
+    suite = paper_suite(["T5"], Common())
+    answers = answered(suite, {"maf, imagenet100": result(60.0, 50.0)})
+    (table,) = suite_report(suite, answers, "", Path("logs")).tables
+    notes = {(row, column.group.partition(",")[0]): cell.note for (row, column), cell in table.cells.items()}
+    # One that is finished needs no data.
+    assert notes["MAF", "imagenet100-b0-10"] == "" and notes["MAFRC", "imagenet100-b0-10"] == "data not found"
+    assert [why.partition(":")[0] for why in answers.missing()] == ["CIFAR-100 not found", "ImageNet not found"]
+
+
+def test_curves_and_sweeps_are_drawn_as_far_as_runs_are_finished() -> None:
+    suite = read_suite(written(TINY + "[sweep]\nalpha = [0.1, 0.2, 0.3]\n"), Common())
+    found = {"mafdrc, digits-b0-5, alpha=0.3": result(80.0, 70.0), "mafdrc, digits-b0-5, alpha=0.1": result(60.0, 50.0)}
+    report = suite_report(suite, answered(suite, found), "", Path("logs"))
+    curves, sweep = report.curves
+    assert list(curves.lines) == ["mafdrc, alpha=0.1", "mafdrc, alpha=0.3"]
+    assert [(x, y.mean) for x, y in curves.lines["mafdrc, alpha=0.3"]] == [(10.0, 90.0), (20.0, 70.0)]
+    assert (sweep.across, sweep.along) == ("alpha", "Avg (%)")
+    assert [(x, y.mean) for x, y in sweep.lines["mafdrc"]] == [(0.1, 60.0), (0.3, 80.0)]
+
+
+def test_images_of_old_classes_get_fewer() -> None:
+    run = make_settings(method="finetune", stream="digits-b0-5", memory="40")
+    drawn = Imbalance("F1", "", run).drawn(Answers({}, Datasets()))
+    assert drawn is not None
+    old = [(x, y.mean) for x, y in drawn.lines["an old class"]]
+    assert old == [(2.0, 20.0), (3.0, 10.0), (4.0, 6.0), (5.0, 5.0)]
+    assert all(y.mean > 100 for _, y in drawn.lines["a new class"])
+
+
+# Progress
+
+
+def test_the_time_left_is_that_of_runs_alike() -> None:
+    suite = paper_suite(["T4"], Common())
+    entries = list(answered(suite, {"replay, cifar100": result(60.0, 50.0)}).entries.values())
+    outlook = Outlook(entries, jobs=2)
+    (slow,) = (one for one in entries if one.name.startswith("replay, imagenet"))
+    # Three more on CIFAR like the one that took 100 s; three on ImageNet like the one that takes 1000 s.
+    assert outlook.seconds_left([(slow, 1000.0)]) == (3 * 100 + 4 * 1000) / 2
+    assert outlook.words([(slow, 1000.0)]) == "1 of 8 runs done, 1 under way, 6 left, about 35:50 left in all"
+    assert Outlook(entries[1:2], jobs=2).seconds_left([]) is None
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["T9"], "unknown table or figure 'T9'"),
+        (["T5", "t5"], "'T5' is given twice"),
+        (["T5", "--rows", "maf,"], "--rows takes names with commas between them"),
+        (["T5", "--rows", "DER"], "unknown row 'DER'"),
+        (["T5", "--columns", "cifar"], "unknown column 'cifar'; did you mean 'cifar100'"),
+        (["T5", "--tasks", "11"], "has 10 tasks, so a run cannot stop after 11"),
+        (["T5", "--profile", "fast"], "unknown profile 'fast'"),
+        (["T5", "--engine", "slurm"], "unknown engine 'slurm'"),
+        (["T5", "--reuse", "nowhere"], "--reuse takes a directory that has runs, and there is none at 'nowhere'"),
+        (["T5"], "CIFAR-100 not found"),
+        (["nothing.toml"], "nothing.toml"),
+        (["T5", "nothing.toml"], "'nothing.toml' is a suite by itself"),
+    ],
+)
+def test_what_cannot_be_asked_for(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("metods = 3", "mine.toml: 'metods' is not known"),
+        ("seeds = 0", "'seeds' cannot be 0"),
+        ("[grid]\nalpha = []", "'grid.alpha'"),
+        ("[grid]\nalpha = 3", "'grid.alpha' cannot be 3"),
+        ("[sweep]\nalpha = ['a']", "'sweep.alpha.0"),
+        ("[grid]\nalfa = [1]", "unknown setting of 'maf+drc' 'alfa'; did you mean 'alpha'"),
+        ("[grid]\nalpha = [0.1]\n[sweep]\nalpha = [0.1]", "'alpha' is both in the grid and in the sweep"),
+        ("metrics = ['acc']", "unknown metric 'acc'"),
+        ("backbone = 'resnet'", "unknown backbone 'resnet'"),
+        ("seeds =", "mine.toml"),
+    ],
+)
+def test_what_a_file_cannot_say(more: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written(TINY + more)
+    assert main(["reproduce", "mine.toml"]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1, error
+    assert [path.name for path in Path().iterdir()] == ["mine.toml"]
+
+
+def test_another_suite_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("there").mkdir()
+    question = {"names": ["T5"], "seeds": 1, "rows": None}
+    Path("there/suite.json").write_text(json.dumps({"question": question}))
+    written(TINY)
+    assert main(["reproduce", "mine.toml", "--out", "there"]) == 2
+    assert "there holds another suite, of T5; choose another --out" in capsys.readouterr().err
+    for place, told in (("mine.toml", "choose another --out"), ("/proc/suite", "/proc/suite")):
+        assert main(["reproduce", "mine.toml", "--out", place]) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+
+
+def test_a_plan_is_shown_and_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    written(TINY)
+    assert main(["reproduce", "mine.toml", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "mafdrc, digits-b0-5, seed 0" in out and "2 runs: 2 to be started" in out
+    assert [path.name for path in Path().iterdir()] == ["mine.toml"]
