@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from drcil.runs.run import Run
-from drcil.train.events import Event, StageDone, StepDone
+from drcil.train.events import Event, StageDone, StepDone, TaskDone
 
 Session = Callable[[Run], None]
 
@@ -51,7 +51,11 @@ def after_stage(task: int) -> Session:
 
 
 def after_task(task: int) -> Session:
-    return lambda run: _go(run, after_task=lambda report: die() if report.number == task else None)
+    def listener(event: Event) -> None:
+        if isinstance(event, TaskDone) and event.task == task:
+            die()
+
+    return lambda run: _go(run, listener=listener)
 
 
 def before_rename(name: str) -> Session:

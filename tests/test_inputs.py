@@ -245,6 +245,8 @@ CALLS: dict[str, Callable[[Any, Learner], Any]] = {
     "export.file": lambda value, taught: drcil.export("nothing", value),
     "export.format": lambda value, taught: drcil.export("nothing", "model", format=value),
     "export.quantize": lambda value, taught: drcil.export("nothing", "model.onnx", quantize=value),
+    "logger": lambda value, taught: drcil.logger(value, "logs"),
+    "logger.directory": lambda value, taught: drcil.logger("csv", value),
     "stream": lambda value, taught: drcil.stream(value),
     "stream.dataset": lambda value, taught: drcil.stream("digits-b0-5", value),
     "stream.data_dir": lambda value, taught: drcil.stream("cifar100-b0-10", data_dir=value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -30,7 +31,7 @@ from test_plugins import install
 
 OUTSIDE = Path(__file__).parent / "outside"
 STREAM = "bars-b0-3"
-TINY = (STREAM, "--tasks", "2", "--threads", "1", "--listener", "csv", "--quiet")
+TINY = (STREAM, "--tasks", "2", "--threads", "1", "--log", "csv", "--quiet")
 SHORT, BRIEF = ("--epochs-scale", "0.3"), ("--epochs-scale", "0.05")
 EPOCHS = {"1 first": 18, "2 later": 12}
 """Of a short run, by task and stage."""
@@ -66,7 +67,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shop = tmp_path_factory.mktemp("shop")
     for file in OUTSIDE.glob("my_plugin.*"):
         shutil.copy(file, shop)
-    options = (*TINY, *SHORT, "--listener", "notes", "--out", "r", "--plugin", "my_plugin.py")
+    options = (*TINY, *SHORT, "--log", "notes", "--out", "r", "--plugin", "my_plugin.py")
     said("run", "smooth-replay", *options, cwd=shop)
     return shop
 
@@ -132,7 +133,8 @@ def test_a_comparison_gives_it_to_its_processes_and_finds_finished_runs(shop: Pa
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_path: Path) -> None:
-    options = ("smooth-replay", *TINY, *SHORT, "--plugin", str(shop / "my_plugin.py"), "--out", "killed")
+    options = ("smooth-replay", *TINY, *SHORT, "--log", "notes", "--out", "killed")
+    options += ("--plugin", str(shop / "my_plugin.py"))
     killed, whole = tmp_path / "killed", shop / "r"
     running = subprocess.Popen([sys.executable, "-m", "drcil.cli", "run", *options], cwd=tmp_path)
     while running.poll() is None and '"task": 2, "stage": "later", "epoch": 2' not in events(killed):
@@ -142,10 +144,16 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(shop: Path, tmp_pat
     assert f"needs the plugin '{shop / 'my_plugin.py'}'" in complaint("resume", "killed", cwd=tmp_path)
     said("resume", "killed", "--quiet", "--plugin", shop / "my_plugin.py", cwd=tmp_path)
     assert result(killed)["matrix"] == result(whole)["matrix"] and result(killed)["complete"]
-    table = (whole / "losses.csv").read_text()
-    assert (killed / "losses.csv").read_text() == table
-    for stage, epochs in EPOCHS.items():  # One term and the total of each epoch.
-        assert table.count(f"\n{stage.replace(' ', ',')},") == 2 * epochs
+    for table in ("epochs.csv", "tasks.csv"):
+        assert without_clocks(killed / table) == without_clocks(whole / table)
+    assert (killed / "notes.txt").read_text() == (whole / "notes.txt").read_text()
+    stages = [f"{row['task']} {row['stage']}" for row in without_clocks(whole / "epochs.csv")]
+    assert {stage: stages.count(stage) for stage in stages} == EPOCHS
+
+
+def without_clocks(table: Path) -> list[dict[str, str]]:
+    with table.open() as file:
+        return [{name: value for name, value in row.items() if name != "seconds"} for row in csv.DictReader(file)]
 
 
 def events(run: Path) -> str:

@@ -29,10 +29,10 @@ from drcil.methods.resolve import setting_keys
 from drcil.methods.spec import register_preset
 from drcil.runs.begin import begin_run
 from drcil.runs.plan import load_stream, plan_run
-from drcil.runs.run import Run, TaskReport
+from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
 from drcil.streams.stream import make_stream
-from drcil.train.events import EpochDone, Event, StageDone, StageStarted, StepDone
+from drcil.train.events import EpochDone, Event, StageDone, StageStarted, StepDone, TaskDone
 from killing import KILLS
 
 ENGINE = {"device": "cpu", "snapshot_seconds": 0}
@@ -95,13 +95,8 @@ class Watch:
 
     def session(self, directory: Path, stop_at: tuple[type, int, int]) -> None:
         self.stop_at = stop_at
-
-        def after_task(report: TaskReport) -> None:
-            if stop_at[:2] == (TaskReport, report.number):
-                raise Stop
-
         with pytest.raises(Stop):
-            Run.open(directory).go(listener=self, after_task=after_task)
+            Run.open(directory).go(listener=self)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +213,7 @@ def test_a_torn_snapshot_is_as_good_as_none(tmp_path: Path) -> None:
     assert_same(outcome(tmp_path / "whole"), outcome(torn.directory))
 
 
-@pytest.mark.parametrize("stop", [(StepDone, 1, 2), (TaskReport, 1, 1)])
+@pytest.mark.parametrize("stop", [(StepDone, 1, 2), (TaskDone, 1, 1)])
 def test_settings_cannot_change_halfway(
     stop: tuple[type, int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +349,7 @@ def lose_a_class(photographs: Path) -> None:
     ("change", "reason"),
     [(rename_one, "the training images of class 'class0' have changed"), (lose_a_class, "class 'class3' is gone")],
 )
-@pytest.mark.parametrize("stop", [(StepDone, 1, 2), (TaskReport, 1, 1)])
+@pytest.mark.parametrize("stop", [(StepDone, 1, 2), (TaskDone, 1, 1)])
 def test_images_cannot_change_halfway(
     stop: tuple[type, int, int], change: Callable[[Path], None], reason: str, photographs: Path, tmp_path: Path
 ) -> None:
@@ -439,18 +434,17 @@ def test_exemplars_of_a_dataset_without_a_name_are_the_same_after_a_stop(tmp_pat
     pixels = known.train.source.read(np.arange(len(known.train.source)))
     train = ImageSet(ArraySource(pixels), known.train.rows, known.train.labels)
     outcomes = []
-    for name, stops in (("whole", []), ("stopped", [(TaskReport, 1), (StepDone, 2), (TaskReport, 2)])):
+    for name, stops in (("whole", []), ("stopped", [(TaskDone, 1), (StepDone, 2), (TaskDone, 2)])):
         run = make_run(tmp_path / name, "icarl", memory="12")
         plan = plan_run(run.settings, load_stream(run.settings, replace(known, train=train)))
         for kind, number in stops:
 
-            def stop(event: Event | TaskReport, kind: type = kind, number: int = number) -> None:
-                task = event.number if isinstance(event, TaskReport) else event.task
-                if isinstance(event, kind) and task == number:
+            def stop(event: Event, kind: type = kind, number: int = number) -> None:
+                if isinstance(event, kind) and event.task == number:
                     raise Stop
 
             with pytest.raises(Stop):
-                run.go(plan, listener=stop, after_task=stop)
+                run.go(plan, listener=stop)
         run.go(plan)
         outcomes.append(outcome(run.directory))
     assert_same(*outcomes)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .plugins import use_plugins
     from .process import configure
     from .streams.stream import make_stream as stream
+    from .train.loggers import make_logger as logger
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "export",
     "load",
     "load_predictor",
+    "logger",
     "stream",
     "use_plugins",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "export": ("exporting.export", "export"),
     "load": ("learner", "load_learner"),
     "load_predictor": ("models.predictor", "load_predictor"),
+    "logger": ("train.loggers", "make_logger"),
     "stream": ("streams.stream", "make_stream"),
     "use_plugins": ("plugins", "use_plugins"),
 }

@@ -1,9 +1,9 @@
-"""A plugin: a method, a backbone, a dataset, an augmentation, a metric and a listener that are not part of drcil.
+"""A plugin: a method, a backbone, a dataset, an augmentation, a metric and a logger that are not part of drcil.
 
-drcil run smooth-replay bars-b0-3 --listener notes --plugin my_plugin.py
+drcil run smooth-replay bars-b0-3 --log notes --plugin my_plugin.py
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from drcil.nets.output import Output
 from drcil.schedules import Schedule
 from drcil.stages import Batch, Engine, Losses, Stage, Term
 from drcil.streams.stream import Task
-from drcil.train.events import EpochDone, Event
-from drcil.train.listeners import LISTENERS
+from drcil.train.events import EpochDone, Record
+from drcil.train.loggers import LOGGERS
 
 
 class SmoothReplaySettings(Settings):
@@ -130,16 +130,17 @@ def worst_task(history: History) -> float:
     return min(history.matrix[-1])
 
 
-@LISTENERS.register("notes")
+@LOGGERS.register("notes")
 class Notes:
     """A line for every epoch, in notes.txt."""
 
     def __init__(self, directory: Path) -> None:
-        self.file = (directory / "notes.txt").open("a", encoding="utf-8")
+        self.file = (directory / "notes.txt").open("w", encoding="utf-8")
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, EpochDone):
-            self.file.write(f"task {event.task} {event.stage}, epoch {event.epoch + 1}: {event.losses['total']:.4f}\n")
+    def __call__(self, records: Sequence[Record]) -> None:
+        for done in records:
+            if isinstance(done, EpochDone):
+                self.file.write(f"task {done.task} {done.stage}, epoch {done.epoch + 1}: {done.losses['total']:.4f}\n")
 
     def close(self) -> None:
         self.file.close()

@@ -33,7 +33,7 @@ def check(
     from .training import load
 
     names = {"method": method, "stream": stream, "backbone": backbone, "freeze": freeze}
-    chosen = options.chosen_settings(**names, tasks=TASKS, data=data, compile=False, listener=None)
+    chosen = options.chosen_settings(**names, tasks=TASKS, data=data, compile=False, log=None)
     # What is wrong with a name or the data is no fault of the method.
     present = load(chosen)
     require_tasks(chosen, present)

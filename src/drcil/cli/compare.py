@@ -61,7 +61,7 @@ def compare(
         ),
     ] = None,
     metric: options.Metric = None,
-    listener: options.Listener = None,
+    log: options.Log = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -108,7 +108,7 @@ def compare(
             workers=workers,
             cache=cache,
             compile=compile,
-            listener=listener,
+            log=log,
         )
         for method in methods
     ]

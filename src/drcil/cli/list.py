@@ -119,5 +119,5 @@ KINDS: dict[str, Callable[[], Entries]] = {
     "backbones": lambda: registered("nets.features", "BACKBONES"),
     "heads": lambda: registered("heads.base", "HEADS"),
     "metrics": lambda: registered("metrics", "METRICS"),
-    "listeners": lambda: registered("train.listeners", "LISTENERS"),
+    "loggers": lambda: registered("train.loggers", "LOGGERS"),
 }

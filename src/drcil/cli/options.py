@@ -137,8 +137,11 @@ Metric = Annotated[
         rich_help_panel=SHOWN,
     ),
 ]
-Listener = Annotated[
-    list[str] | None, typer.Option(help="See 'drcil list listeners'; repeatable.", rich_help_panel=SHOWN)
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LOGGER", help="csv, tensorboard, wandb; see 'drcil list loggers'; repeatable.", rich_help_panel=SHOWN
+    ),
 ]
 
 
@@ -158,16 +161,16 @@ ENGINE = ("device", "precision", "workers", "cache", "eval_every")
 """The options that are settings of the engine, of the same name."""
 
 
-def chosen_settings(*, data: Path | None, compile: bool, listener: list[str] | None, **given: Any) -> RunSettings:
+def chosen_settings(*, data: Path | None, compile: bool, log: list[str] | None, **given: Any) -> RunSettings:
     """The settings of a run from the options of a verb, by name; None: not given."""
     from ..runs.settings import make_settings
-    from ..train.listeners import known_listeners
+    from ..train.loggers import known_loggers
 
     engine = {name: given.pop(name, None) for name in ENGINE} | {"compile": compile or None}
     return make_settings(
         **given,
         data=text("--data", str(data.expanduser().absolute())) if data else None,
-        listeners=known_listeners(listener or ()),
+        loggers=known_loggers(log or ()),
         engine={name: value for name, value in engine.items() if value is not None},
     )
 

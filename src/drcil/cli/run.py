@@ -78,7 +78,7 @@ def run(
             callback=within(EVERY),
         ),
     ] = None,
-    listener: options.Listener = None,
+    log: options.Log = None,
     plugin: options.Plugin = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -113,7 +113,7 @@ def run(
         cache=cache,
         compile=compile,
         eval_every=eval_every,
-        listener=listener,
+        log=log,
     )
     plan = make_plan(chosen)
     train(begin_run(chosen, out, plan, warn), plan, json=json, quiet=quiet)

@@ -19,10 +19,10 @@ from ..report.progress import showing
 from ..report.tables import summary_table, task_line, task_table
 from ..runs.about import PAGE, write_page
 from ..runs.plan import Plan, load_stream, plan_run
-from ..runs.run import Run, TaskReport
+from ..runs.run import Run
 from ..runs.settings import RunSettings
 from ..streams.stream import Stream
-from ..train.events import Event, silence
+from ..train.events import Event, TaskDone, silence
 from .output import console, print_json, warn
 
 CURVE = "curve.png"
@@ -55,15 +55,12 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
     configure(run.settings.threads)
     screen = console(stderr=json)
 
-    def after_task(report: TaskReport) -> None:
-        begin()
-        if quiet:
-            return
+    def show_task(number: int) -> None:
         result = run.result()
         if screen.is_terminal:
-            screen.print(task_table(result, [report.number], header=report.number == 1))
+            screen.print(task_table(result, [number], header=number == 1))
         else:
-            screen.print(task_line(result, report.number), markup=False, soft_wrap=True)
+            screen.print(task_line(result, number), markup=False, soft_wrap=True)
 
     try:
         begin = once(lambda: None) if quiet else once(_heading(run, screen))
@@ -72,8 +69,10 @@ def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
             def told(event: Event) -> None:
                 begin()
                 listener(event)
+                if isinstance(event, TaskDone) and not quiet:
+                    show_task(event.task)
 
-            result = run.go(plan, told, after_task)
+            result = run.go(plan, told, warn)
         begin()
     except KeyboardInterrupt:
         plugins = "".join(f" --plugin {name}" for name in named_plugins())

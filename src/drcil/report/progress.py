@@ -130,7 +130,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _place(event: Event, forecast: Forecast) -> str:
+def _place(event: StageStarted | EpochDone | StageDone, forecast: Forecast) -> str:
     return f"task {event.task}/{forecast.tasks} {event.stage}"
 
 

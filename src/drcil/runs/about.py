@@ -11,8 +11,8 @@ from ..reading import read_json
 from ..report.pages import About, run_page
 from .begin import ENVIRONMENT
 from .command import command_of
-from .events import read_events
-from .run import EVENTS, Run
+from .events import EVENTS, read_events
+from .run import Run
 
 PAGE = "report.html"
 

@@ -19,7 +19,7 @@ from ..nets.features import BACKBONES
 from ..plugins import named_plugins, needed_plugins
 from ..streams.protocols import parse_stream
 from ..streams.stream import Stream
-from ..train.listeners import LISTENERS
+from ..train.loggers import LOGGERS
 from .beginning import BEGINNING, write_beginning
 from .environment import environment
 from .plan import Plan, fresh_model, plan_run
@@ -82,7 +82,7 @@ def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:
         (AUGMENTS, model.augmentation),
         (BACKBONES, model.method.architecture.backbone),
         (HEADS, getattr(model.method.settings, "head", model.method.head)),
-        *((LISTENERS, name) for name in own.listeners),
+        *((LOGGERS, name) for name in own.loggers),
     )
 
 

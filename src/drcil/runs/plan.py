@@ -15,7 +15,7 @@ from ..methods import METHODS
 from ..methods.rehearsal import rehearse
 from ..models.model import Model, ModelOptions, new_model
 from ..streams.stream import Stream, make_stream
-from ..train.listeners import known_listeners
+from ..train.loggers import known_loggers
 from .room import require_room
 from .settings import RunSettings
 
@@ -35,7 +35,7 @@ def plan_run(run: RunSettings, stream: Stream | None = None) -> Plan:
     optional(whole, "threads", run.threads, THREADS)
     stream = stream or load_stream(run)
     require_tasks(run, stream)
-    known_listeners(run.listeners)
+    known_loggers(run.loggers)
     model = fresh_model(run, stream)
     require_room(model, run.engine)
     # An engine needs a device and an augmentation that are there.

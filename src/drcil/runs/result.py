@@ -141,6 +141,18 @@ def led_by(result: dict[str, Any], readout: str | None) -> dict[str, Any]:
     }
 
 
+def figures_so_far(result: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """By readout, what can be followed from task to task: all figures that are one number."""
+    return {
+        readout: {
+            name: value
+            for name, value in {**figures, **figures["per_task"][-1]}.items()
+            if value is None or isinstance(value, int | float)
+        }
+        for readout, figures in result["readouts"].items()
+    }
+
+
 def measured_by(result: dict[str, Any], metric: str | None) -> dict[str, Any]:
     """The same result, shown by this metric first (None: as it is)."""
     return result if metric is None else {**result, "metric": require_figure(metric)}

@@ -6,18 +6,17 @@ finished task, and learn the next one again; the engine's journal then skips wha
 
 from __future__ import annotations
 
-import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..disk import (
-    append_line,
     leftovers,
     locked,
     remove,
@@ -33,10 +32,11 @@ from ..plugins import require_plugins
 from ..reading import checksum, is_file, read_sealed, read_toml
 from ..streams.stream import Stream
 from ..train import Journal, Listener
-from ..train.events import EpochDone, Event, StageDone, StageStarted, silence
-from ..train.listeners import listening
+from ..train.events import Event, TaskDone, silence
+from ..train.loggers import Logging
 from .beginning import Beginning, require_as_begun, require_unchanged
 from .environment import environment
+from .events import log_entry, log_event, records_of
 from .match import require_match
 from .plan import Plan, fresh_model, plan_run
 from .record import (
@@ -48,19 +48,10 @@ from .record import (
     history,
     task_directories,
 )
-from .result import MADE_FROM, is_sound, make_result
+from .result import MADE_FROM, figures_so_far, is_sound, make_result
 from .settings import CONFIG, FORMAT, RunSettings, checked
 
-RESULT, EVENTS = "result.json", "events.jsonl"
-SNAPSHOT, LOCK = "snapshot", ".lock"
-
-
-class TaskReport(NamedTuple):
-    """What is known right after a task: its number, the metrics of every readout so far, its seconds."""
-
-    number: int
-    metrics: dict[str, dict[str, Any]]
-    seconds: float
+RESULT, SNAPSHOT, LOCK = "result.json", "snapshot", ".lock"
 
 
 class Run:
@@ -104,18 +95,27 @@ class Run:
         self,
         plan: Plan | None = None,
         listener: Listener = silence,
-        after_task: Callable[[TaskReport], None] = lambda report: None,
+        told: Callable[[str], None] = warnings.warn,
     ) -> dict[str, Any]:
         """Learn all tasks that are not finished; the result. None: the plan is made now.
 
-        Of a run that is finished nothing is written, so that its disk may be read-only.
+        Of a run that is finished nothing is written, so that its disk may be read-only. ``told`` hears of loggers that
+        failed.
         """
         plan = plan or plan_run(self.settings)
         kept = self._kept_result()
         if kept is not None and len(kept["tasks"]) >= len(plan.work):
             return kept
-        with self.alone(), listening(self.settings.listeners, self.directory, listener) as everyone:
-            return self._go(plan, everyone, after_task)
+        logging = Logging(self.settings.loggers, self.directory, lambda: records_of(self.directory), told)
+        with self.alone(), closing(logging):
+
+            def tell(event: Event) -> None:
+                # Loggers first: what they take for the past is what the event log has.
+                logging(event)
+                log_event(self.directory, event)
+                listener(event)
+
+            return self._go(plan, tell)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -132,29 +132,27 @@ class Run:
                     remove(left)
             yield
 
-    def _go(self, plan: Plan, listener: Listener, after_task: Callable[[TaskReport], None]) -> dict[str, Any]:
-        def tell(event: Event) -> None:
-            if isinstance(event, StageStarted | EpochDone | StageDone):
-                self.log(type(event).__name__, **event.__dict__)
-            listener(event)
-
+    def _go(self, plan: Plan, tell: Listener) -> dict[str, Any]:
         stream = plan.stream
         begun = require_as_begun(self.directory, self.settings, stream)
         digest = begun.data.digest()
         learner = self._learner(stream, begun, tell)
         if learner.sizes:
             # What is damaged of earlier tasks is told before another is learnt.
-            self.write_result()
-        self.log("Started", process=os.getpid(), work=plan.work)
+            self._catch_up(_task_done(self.write_result()))
+        log_entry(self.directory, "Started", process=os.getpid(), work=plan.work)
         for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
             self._close(learner, stream, digest, number, time.monotonic() - started)
-            result = self.write_result()
-            report = TaskReport(number, result["readouts"], result["per_task"][-1]["seconds"])
-            self.log("TaskDone", task=number, seconds=report.seconds)
-            after_task(report)
+            tell(_task_done(self.write_result()))
         return self.write_result()
+
+    def _catch_up(self, last: TaskDone) -> None:
+        """Enter a task in the event log whose process was killed after it had finished it, and before it said so."""
+        known = (record.task for record in records_of(self.directory) if isinstance(record, TaskDone))
+        if last.task not in known:
+            log_event(self.directory, last)
 
     def _learner(self, stream: Stream, begun: Beginning, listener: Listener) -> Learner:
         """The learner as the last finished task left it."""
@@ -238,9 +236,15 @@ class Run:
         metrics = {name: measure(history(tasks, predictions, name)) for name in tasks[-1].model.readouts}
         return make_result(self.settings, tasks, metrics)
 
-    def log(self, event: str, **entries: Any) -> None:
-        """Add a line to the run's event log."""
-        append_line(self.directory / EVENTS, json.dumps({"time": round(time.time(), 3), "event": event, **entries}))
+
+def _task_done(result: dict[str, Any]) -> TaskDone:
+    """The event that the last task of a result is done."""
+    return TaskDone(
+        task=len(result["tasks"]),
+        classes=len(result["classes"]),
+        seconds=result["per_task"][-1]["seconds"],
+        figures=figures_so_far(result),
+    )
 
 
 def _figures_by_readout(learner: Learner, stream: Stream, number: int) -> dict[str, dict[str, float | None]]:

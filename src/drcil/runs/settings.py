@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ..data.augment import AUGMENTS
 from ..data.datasets.dataset import find_dataset
@@ -68,14 +68,14 @@ class RunSettings(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     """The method's own settings that were given by hand."""
     engine: EngineSettings = EngineSettings()
-    listeners: tuple[str, ...] = ()
-    """Who follows it besides its event log."""
+    loggers: tuple[str, ...] = Field(default=(), validation_alias=AliasChoices("loggers", "listeners"))
+    """Who logs it besides its event log; runs of before have them under another name."""
     plugins: tuple[str, ...] = ()
     """The code it needs that is not drcil's own: modules, and files by their absolute path."""
 
     def choices(self) -> dict[str, Any]:
         """What cannot change halfway, as JSON: not where things are, when to stop, how it is computed and read."""
-        left_out = {"readout", "weights", "data", "threads", "tasks", "engine", "listeners", "plugins"}
+        left_out = {"readout", "weights", "data", "threads", "tasks", "engine", "loggers", "plugins"}
         chosen = self.model_dump(mode="json", exclude=left_out)
         weights = {"weights": self.weights.seal.checksum} if self.weights else {}
         compiled = {"compile": True} if self.engine.compile else {}

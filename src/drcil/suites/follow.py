@@ -10,9 +10,8 @@ from typing import Any
 from ..reading import is_file, open_file
 from ..report.forecast import Forecast
 from ..report.progress import duration
-from ..runs.events import LONGEST, parse_events
-from ..runs.run import EVENTS
-from ..train.events import EpochDone, StageDone, StageStarted, StepDone
+from ..runs.events import EVENTS, LONGEST, event_of, parse_events
+from ..train.events import EpochDone, StageDone, StageStarted, StepDone, TaskDone
 
 
 class Follower:
@@ -62,23 +61,21 @@ class Follower:
 
     def _take(self, entry: dict[str, Any]) -> bool:
         """Understand one event; whether it ends a task."""
-        self._now, kind = entry.pop("time"), entry.pop("event")
-        if kind == "Started":
+        self._now, event = entry["time"], event_of(entry)
+        if entry["event"] == "Started":
             self._forecast = Forecast(entry["work"], clock=lambda: self._now)
-        elif kind == "StageStarted":
-            stage = StageStarted(**entry)
-            self._epochs, self._images = stage.epochs, stage.images
-            self._forecast(stage)
-            self._put(stage.task, stage.stage, stage.first_epoch)
-        elif kind == "EpochDone":
-            epoch = EpochDone(**entry)
+        elif isinstance(event, StageStarted):
+            self._epochs, self._images = event.epochs, event.images
+            self._forecast(event)
+            self._put(event.task, event.stage, event.first_epoch)
+        elif isinstance(event, EpochDone):
             # The log has no steps: an epoch counts as one.
-            self._forecast(StepDone(epoch.task, epoch.stage, epoch.epoch, self._images, None))
-            self._forecast(epoch)
-            self._put(epoch.task, epoch.stage, min(epoch.epoch + 1, self._epochs - 1))
-        elif kind == "StageDone":
-            self._forecast(StageDone(**entry))
-        return bool(kind == "TaskDone")
+            self._forecast(StepDone(event.task, event.stage, event.epoch, self._images, None))
+            self._forecast(event)
+            self._put(event.task, event.stage, min(event.epoch + 1, self._epochs - 1))
+        elif isinstance(event, StageDone):
+            self._forecast(event)
+        return isinstance(event, TaskDone)
 
     def _put(self, task: int, stage: str, epoch: int) -> None:
         self._place = f"task {task}/{self._forecast.tasks} {stage}, epoch {epoch + 1}/{self._epochs}"

@@ -17,17 +17,17 @@ from ..methods.resolve import setting_keys
 from ..nets.freezing import frozen_backbones, frozen_modules, frozen_parameters
 from ..nets.output import Output
 from ..runs.begin import begin_run
-from ..runs.run import Run, TaskReport
+from ..runs.run import Run
 from ..runs.settings import make_settings
 from ..stages import Batch, Losses, Stage
 from ..train import TrainingEngine
-from ..train.events import EpochDone, Event, StageDone, StepDone
+from ..train.events import EpochDone, Event, StageDone, StepDone, TaskDone
 
 TASKS = 3
 STOPS: tuple[tuple[type, int, int], ...] = (
     (StepDone, 1, 5),
     (EpochDone, 1, 1),
-    (TaskReport, 1, 1),
+    (TaskDone, 1, 1),
     (StepDone, 2, 2),
     (StageDone, 2, 1),
     (StepDone, 3, 1),
@@ -51,16 +51,10 @@ class Watch:
     def __call__(self, event: Event) -> None:
         self.steps += isinstance(event, StepDone)
         self.restored += isinstance(event, StageDone) and event.restored
-        self._count(event, event.task)
-
-    def after_task(self, report: TaskReport) -> None:
-        self._count(report, report.number)
-
-    def _count(self, event: Event | TaskReport, task: int) -> None:
         if self.stop_at is None:
             return
         kind, where, left = self.stop_at
-        if isinstance(event, kind) and task == where:
+        if isinstance(event, kind) and event.task == where:
             self.stop_at = (kind, where, left - 1)
             if left == 1:
                 raise Stop
@@ -101,7 +95,7 @@ class Trial:
         for stop in (*STOPS, None):
             self.interrupted.stop_at = stop
             try:
-                Run.open(directory).go(listener=self.interrupted, after_task=self.interrupted.after_task)
+                Run.open(directory).go(listener=self.interrupted)
             except Stop:
                 continue
         return Run.open(directory)

@@ -1,9 +1,10 @@
-"""What happens while training, told to whoever listens: the progress display, the event log, a test."""
+"""What happens while training, told to whoever listens: the progress display, the event log, loggers, a test."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 
@@ -42,6 +43,8 @@ class EpochDone:
     """Percent, if it was asked for in between."""
     measured_on: Literal["test", "validation"]
     """The images of that: the test images of all classes seen, or those held out of the new classes' training."""
+    time: float = field(default_factory=time.time, compare=False)
+    """When, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,22 @@ class StageDone:
     """Whether the result came from a finished stage of an interrupted run."""
 
 
-Event = StageStarted | StepDone | EpochDone | StageDone
+@dataclass(frozen=True)
+class TaskDone:
+    """Sent by runs, which measure every task."""
+
+    task: int
+    classes: int
+    """Seen so far."""
+    seconds: float
+    figures: Mapping[str, Mapping[str, float | None]]
+    """By readout: every metric that is one number, over the tasks so far; ``last`` is the accuracy after this one."""
+    time: float = field(default_factory=time.time, compare=False)
+
+
+Event = StageStarted | StepDone | EpochDone | StageDone | TaskDone
+Record = EpochDone | TaskDone
+"""What is worth keeping of a run."""
 
 
 class Listener(Protocol):
