@@ -289,7 +289,7 @@ class TestFileSource:
         except OSError:
             pytest.skip("this file system wants UTF-8")
         files = FileList.scan(tmp_path, ["a"])
-        assert files.name(0) == name and len(files.digest()) == 32
+        assert files.name(0) == name and len(files.digest) == 32
 
     def test_as_many_files_as_imagenet_cost_megabytes(self) -> None:
         files = FileList.of(

@@ -21,9 +21,10 @@ import numpy as np
 
 from ...errors import UserError
 from ..sources.decode import STANDARD
-from ..sources.filelist import FileList, directory_names, is_text
+from ..sources.filelist import directory_names, is_text
 from ..sources.files import FileSource, damaged
 from ..sources.imageset import ImageSet
+from ..sources.listing import LARGE, listed
 from .dataset import ByHand, Dataset, DataSpec, dataset
 from .place import expanded
 from .splits import require_common, set_aside, some
@@ -40,7 +41,6 @@ SPEC = DataSpec(
     brightness=True,
     policy="imagenet",
 )
-VERIFY_LIMIT = 100_000
 _LAYOUTS = "PATH/CLASS/images, or PATH/train/CLASS/images and PATH/test/CLASS/images"
 _SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 """Directories that hold no class where there are no others beside them; a class may well be called 'train'."""
@@ -65,7 +65,7 @@ def load_folder(place: str | Path, root: Path | None = None, image_size: int | N
         require_classes(path, classes, _LAYOUTS)
         everything = image_set(path, classes, size)
         assert isinstance(everything.source, FileSource)
-        train, test = set_aside(everything, classes, everything.source.files.name)
+        train, test = set_aside(everything, classes, everything.source.files.encoded(everything.rows))
     return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
 
 
@@ -80,11 +80,13 @@ def require_classes(path: Path, directories: Sequence[str], expected: str = "PAT
 def image_set(root: Path, classes: Sequence[str], size: int, channels: int = 3) -> ImageSet:
     """The readable images of these class directories, labelled by position."""
     _require_distinct(root, classes)
-    files = FileList.scan(root, classes)
-    bad = damaged(files) if len(files) <= VERIFY_LIMIT else {}
+    files = listed(root, classes)
+    bad = damaged(files) if len(files) <= LARGE else {}
     source = FileSource(files, size, channels=channels, skipped=[files.path(row) for row in bad])
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), files.counts())
-    rows = np.setdiff1d(np.arange(len(files), dtype=np.int64), np.fromiter(bad, dtype=np.int64))
+    readable = np.ones(len(files), dtype=np.bool_)
+    readable[list(bad)] = False
+    rows = np.flatnonzero(readable).astype(np.int64, copy=False)
     images = ImageSet(source, rows, labels[rows])
     empty = np.flatnonzero(images.counts(len(classes)) == 0)
     if len(empty):

@@ -6,8 +6,10 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,18 @@ from ...reading import unreadable
 from .imageset import Int64
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm", ".jfif")
+
+
+class Names(NamedTuple):
+    """The names of some files: one run of bytes, and the length of each."""
+
+    content: bytes | memoryview
+    lengths: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Names:
+        encoded = [os.fsencode(name) for name in names]
+        return cls(b"".join(encoded), np.fromiter(map(len, encoded), dtype=np.uint32, count=len(encoded)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +50,22 @@ class FileList:
     @classmethod
     def of(cls, root: str | os.PathLike[str], groups: Iterable[tuple[str, Sequence[str]]]) -> FileList:
         """From pairs of a directory and the names in it."""
+        return cls.joined(root, ((directory, Names.of(names)) for directory, names in groups))
+
+    @classmethod
+    def joined(cls, root: str | os.PathLike[str], groups: Iterable[tuple[str, Names]]) -> FileList:
+        """From pairs of a directory and the names in it, packed."""
         directories: list[str] = []
         starts = [0]
-        blobs: list[bytes] = []
-        lengths: list[npt.NDArray[np.uint32]] = [np.zeros(1, dtype=np.uint32)]
+        contents: list[bytes | memoryview] = []
+        lengths = [np.zeros(1, dtype=np.uint32)]
         for directory, names in groups:
-            encoded = [os.fsencode(name) for name in names]
             directories.append(directory)
-            starts.append(starts[-1] + len(encoded))
-            blobs.append(b"".join(encoded))
-            lengths.append(np.fromiter(map(len, encoded), dtype=np.uint32, count=len(encoded)))
+            starts.append(starts[-1] + len(names.lengths))
+            contents.append(names.content)
+            lengths.append(names.lengths)
         offsets = np.cumsum(np.concatenate(lengths), dtype=np.uint32)
-        return cls(os.fspath(root), tuple(directories), np.array(starts, dtype=np.int64), b"".join(blobs), offsets)
+        return cls(os.fspath(root), tuple(directories), np.array(starts, dtype=np.int64), b"".join(contents), offsets)
 
     @classmethod
     def scan(cls, root: str | os.PathLike[str], directories: Sequence[str]) -> FileList:
@@ -71,10 +89,20 @@ class FileList:
     def name(self, row: int) -> str:
         return os.fsdecode(self.names[self.offsets[row] : self.offsets[row + 1]])
 
+    def encoded(self, rows: Int64) -> list[bytes]:
+        """The names of many rows as the system has them; several times as fast as one by one."""
+        ends = zip(self.offsets[rows].tolist(), self.offsets[rows + 1].tolist(), strict=True)
+        return [self.names[start:end] for start, end in ends]
+
+    def directory_of(self, rows: Int64) -> Int64:
+        """The position of the directory that each row is in."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
     def path(self, row: int) -> str:
         directory = int(np.searchsorted(self.starts, row, side="right")) - 1
         return os.path.join(self.root, self.directories[directory], self.name(row))
 
+    @cached_property
     def digest(self) -> str:
         """Equal for equal lists of names, wherever the root is."""
         digest = hashlib.blake2b("\0".join(self.directories).encode(errors="surrogateescape"), digest_size=16)

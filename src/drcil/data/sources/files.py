@@ -22,6 +22,7 @@ from .decode import Mode, Pixels, centre_view, random_view, short_side
 from .description import Files
 from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
+from .listing import listed
 from .opening import FILE_LIMIT, UNREADABLE, damage, damage_of, open_picture, reason
 
 _THREADS = 8
@@ -118,7 +119,7 @@ class FileSource(EncodedSource):
         if not files.root:
             paths = [files.path(row) for row in range(len(files))]
             return {**view, "paths": paths} if all(map(is_text, paths)) else {"kind": "embedded"}
-        return {**view, "root": files.root, "directories": list(files.directories), "digest": files.digest()}
+        return {**view, "root": files.root, "directories": list(files.directories), "digest": files.digest}
 
     def digest(self, row: int) -> bytes:
         path = Path(self.files.path(row))
@@ -137,10 +138,10 @@ class FileSource(EncodedSource):
         else:
             root = description.root or ""
             try:
-                files = FileList.scan(root, description.directories or ())
+                files = listed(root, description.directories or ())
             except (UserError, ValueError) as error:
                 raise UserError(f"images not found in {root}: {error}") from None
-            if files.digest() != description.digest:
+            if files.digest != description.digest:
                 raise UserError(f"the files in {root} have changed: images were added, removed or renamed since")
         return cls(files, description.size, description.resize, description.channels)
 
