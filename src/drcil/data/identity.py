@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..reading import open_file, unreadable
 from .datasets.dataset import Dataset
 from .sources.files import FileSource
-from .sources.imageset import ImageSet, ImageShape, Int64, Source
+from .sources.imageset import ImageSet, ImageShape, Int64, Source, by_class
+from .sources.statuses import statuses
 
 CONTENT_LIMIT = 2**28
 """Bytes of files that are read: less than a second."""
@@ -117,18 +119,23 @@ def _of_files(images: ImageSet, classes: int, sizes: Int64, times: Int64 | None)
     """By names and contents; with times, by names and sizes."""
     assert isinstance(images.source, FileSource)
     files = images.source.files
-    directories = np.searchsorted(files.starts, images.rows, side="right") - 1
-    # Beside its name the place of a file in its directory: rows, which a memory refers to, follow from it.
-    places = images.rows - files.starts[directories]
     here = [os.fsencode(directory) if files.root else b"" for directory in files.directories]
 
     def parts(chosen: Int64) -> Iterable[bytes]:
-        for at in chosen.tolist():
-            row = int(images.rows[at])
-            yield b"%s/%s\0%d\0" % (here[directories[at]], os.fsencode(files.name(row)), places[at])
-            yield _content(files.path(row)) if times is None else b"%d\0" % sizes[at]
+        rows = images.rows[chosen]
+        directories = files.directory_of(rows)
+        # Beside its name the place of a file in its directory: rows, which a memory refers to, follow from it.
+        places = rows - files.starts[directories]
+        entries = zip(directories.tolist(), files.encoded(rows), places.tolist(), strict=True)
+        names = [b"%s/%s\0%d\0" % (here[directory], name, place) for directory, name, place in entries]
+        if times is None:
+            contents = (_content(files.path(row)) for row in rows.tolist())
+        else:
+            contents = (b"%d\0" % size for size in sizes[chosen].tolist())
+        # At once: hashing piece by piece takes longer than all else.
+        yield b"".join(chain.from_iterable(zip(names, contents, strict=True)))
 
-    chosen = _by_class(images.labels, classes)
+    chosen = by_class(images.labels, classes)
     return SplitIdentity(
         counts=tuple(map(len, chosen)),
         digests=tuple(_digest(parts(each)) for each in chosen),
@@ -150,7 +157,7 @@ def _of_pixels(images: ImageSet, classes: int) -> SplitIdentity:
             return
         yield str(checksum).encode() if checksum else source.read(rows[::step]).flatten().numpy().data
 
-    chosen = _by_class(images.labels, classes)
+    chosen = by_class(images.labels, classes)
     return SplitIdentity(
         counts=tuple(map(len, chosen)), digests=tuple(_digest(parts(images.rows[each])) for each in chosen)
     )
@@ -160,14 +167,7 @@ def _statuses(source: Source, rows: Int64) -> tuple[Int64, Int64]:
     """Sizes and times of modification of files; none where there are no files."""
     if not isinstance(source, FileSource):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    found = np.empty((2, len(rows)), dtype=np.int64)
-    for at, row in enumerate(rows.tolist()):
-        try:
-            status = os.stat(source.files.path(row))
-        except OSError as error:
-            raise unreadable(Path(source.files.path(row)), error) from None
-        found[:, at] = status.st_size, status.st_mtime_ns // 1000
-    return found[0], found[1]
+    return statuses(source.files, rows)
 
 
 def _content(path: str) -> bytes:
@@ -176,12 +176,6 @@ def _content(path: str) -> bytes:
             return hashlib.blake2b(file.read(), digest_size=16).digest()
     except (OSError, ValueError) as error:
         raise unreadable(Path(path), error) from None
-
-
-def _by_class(labels: Int64, classes: int) -> list[Int64]:
-    """The positions of the images of each class, in order."""
-    order = np.argsort(labels, kind="stable")
-    return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
 
 
 def _digest(parts: Iterable[bytes | memoryview]) -> str:

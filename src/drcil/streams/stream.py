@@ -13,7 +13,7 @@ import numpy as np
 from ..arguments import instance, number, optional, path, shown, whole
 from ..data.datasets.dataset import Dataset, DataSpec
 from ..data.labels import class_number
-from ..data.sources.imageset import ImageSet, Int64, empty_like
+from ..data.sources.imageset import ImageSet, Int64, by_class, empty_like
 from ..errors import UserError, WrongTypeError, unknown
 from ..keys import numpy_generator
 from ..limits import VALIDATION, Bounds
@@ -213,8 +213,8 @@ def _held_out(dataset: Dataset, kept: Int64, share: float, seed: int) -> Int64:
     They are keyed by class and seed. A class always keeps a training image; one that is too small gives none.
     """
     chosen, labels = [np.zeros(0, dtype=np.int64)], dataset.train.labels[kept]
-    for label in range(len(dataset.classes) if share else 0):
-        images = np.sort(kept[labels == label])
+    for label, own in enumerate(by_class(labels, len(dataset.classes)) if share else ()):
+        images = np.sort(kept[own])
         count = min(round(len(images) * share), max(0, len(images) - 1))
         chosen.append(numpy_generator("validation", seed, label).permutation(images)[:count])
     held_out = np.concatenate(chosen)

@@ -69,7 +69,7 @@ def load_hf(place: str, root: Path | None = None, image_size: int | None = None)
     size = image_size or STANDARD
     train = _image_set(whole, "train", splits[training], columns[0], names.labels(training, classes), size)
     if testing is None:
-        train, test = set_aside(train, classes, str)
+        train, test = set_aside(train, classes, (b"%d" % row for row in train.rows.tolist()))
     else:
         require_common(classes, names.of(testing), f"{whole}, {training}", f"{whole}, {testing}")
         test = _image_set(whole, "test", splits[testing], columns[0], names.labels(testing, classes), size)

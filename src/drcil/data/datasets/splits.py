@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...errors import UserError
-from ..sources.imageset import ImageSet
+from ..sources.imageset import ImageSet, by_class
 
 TEST_SHARE = 0.2
 
@@ -25,16 +25,15 @@ def require_common(train: Sequence[str], test: Sequence[str], train_place: str, 
             )
 
 
-def set_aside(images: ImageSet, classes: Sequence[str], key: Callable[[int], str]) -> tuple[ImageSet, ImageSet]:
+def set_aside(images: ImageSet, classes: Sequence[str], keys: Iterable[bytes]) -> tuple[ImageSet, ImageSet]:
     """Images to learn from and images to test with: those whose hash is in the lowest fifth, but never none or all of
     a class.
 
-    ``key``: by which an image of a row is on the same side for ever.
+    ``keys``: one per image, by which it is on the same side for ever.
     """
-    shares = np.array([_share(key(row)) for row in images.rows.tolist()])
+    shares = np.fromiter(map(_share, keys), dtype=np.float64, count=len(images))
     chosen = shares < TEST_SHARE
-    for label, name in enumerate(classes):
-        own = np.flatnonzero(images.labels == label)
+    for name, own in zip(classes, by_class(images.labels, len(classes)), strict=True):
         if len(own) == 1:
             raise UserError(
                 f"class '{name}' has a single image, {images.source.name(int(images.rows[own[0]]))}; "
@@ -51,7 +50,6 @@ def some(names: Sequence[str], limit: int = 5) -> str:
     return ", ".join(names[:limit]) + more
 
 
-def _share(name: str) -> float:
-    """A number in [0, 1) that belongs to a name for ever."""
-    digest = hashlib.blake2b(name.encode(errors="surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
+def _share(key: bytes) -> float:
+    """A number in [0, 1) that belongs to a key for ever."""
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") / 2**64

@@ -272,6 +272,12 @@ def copied(images: ImageSet, which: Callable[[Source], bool]) -> ImageSet:
     return ImageSet(chain, np.where(moved, placed.rows, local + offsets[part]), images.labels)
 
 
+def by_class(labels: Int64, classes: int) -> list[Int64]:
+    """The positions of the images of each class, in order."""
+    order = np.argsort(labels, kind="stable")
+    return np.split(order, np.searchsorted(labels[order], np.arange(1, classes)))
+
+
 def empty_like(images: ImageSet) -> ImageSet:
     """No images, of the same source."""
     return images.subset(np.zeros(0, dtype=np.int64))
