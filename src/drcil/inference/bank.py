@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from ..data.sources.imageset import ChainSource, ImageSet, Int64, Source
 class FeatureBank:
     """Features by image, each image seen once: herding, class means and whatever else asks share them.
 
-    Valid as long as the net does not change.
+    Valid as long as the net does not change. What it gives is not to be changed: where the same images are asked for
+    as before it is what is kept, and not a copy.
     """
 
     def __init__(self, features: Callable[[ImageSet], Tensor]) -> None:
@@ -30,38 +30,66 @@ class FeatureBank:
     def __call__(self, images: ImageSet) -> Tensor:
         if isinstance(images.source, ChainSource):
             return self._chained(images, images.source)
-        rows, first = np.unique(images.rows, return_index=True)
-        known = self._known.get(id(images.source))
-        if known is not None:
-            first = first[~np.isin(rows, known.rows)]
-        if known is None or len(first):
-            fresh = images.subset(first)
-            known = _Known(images.source, fresh.rows, self._features(fresh)).joined(known)
-            self._known[id(images.source)] = known
-        return known.features[torch.from_numpy(np.searchsorted(known.rows, images.rows))]
+        known = self._known.setdefault(id(images.source), _Known(images.source))
+        fresh = known.unseen(images.rows)
+        if len(fresh) or not len(images):
+            seen = images if len(fresh) == len(images) else images.subset(fresh)
+            known.add(seen.rows, self._features(seen))
+        return known.of(images.rows)
 
     def _chained(self, images: ImageSet, chain: ChainSource) -> Tensor:
-        """Ask for each part's images by themselves, then put them back in order."""
+        """Ask for each part's images by themselves, and put them where they belong."""
         part, local = chain.locate(images.rows)
-        pieces: list[Tensor] = []
-        places: list[Int64] = []
+        found: Tensor | None = None
         for index in np.unique(part):
             here = np.flatnonzero(part == index).astype(np.int64)
-            pieces.append(self(ImageSet(chain.parts[index], local[here], images.labels[here])))
-            places.append(here)
-        return torch.cat(pieces)[torch.from_numpy(np.argsort(np.concatenate(places)))]
+            own = self(ImageSet(chain.parts[index], local[here], images.labels[here]))
+            if len(here) == len(images):
+                return own
+            found = own.new_empty(len(images), *own.shape[1:]) if found is None else found
+            found[torch.from_numpy(here)] = own
+        assert found is not None
+        return found
 
 
-class _Known(NamedTuple):
-    """Features of some rows of a source, sorted by row. The source is held so that its id stays its own."""
+class _Known:
+    """Features of some rows of a source, in blocks as they were computed.
 
-    source: Source
-    rows: Int64
-    features: Tensor
+    They are neither sorted nor joined: for a moment that would take them twice.
+    """
 
-    def joined(self, other: _Known | None) -> _Known:
-        if other is None:
-            return self
-        rows = np.concatenate([self.rows, other.rows])
-        order = np.argsort(rows)
-        return _Known(self.source, rows[order], torch.cat([self.features, other.features])[torch.from_numpy(order)])
+    def __init__(self, source: Source) -> None:
+        self.source = source  # Held so that its id stays its own.
+        self.rows = np.zeros(0, dtype=np.int64)
+        """Sorted."""
+        self._places = np.zeros(0, dtype=np.int64)
+        """Where the features of each are, counted over all blocks."""
+        self._blocks: list[Tensor] = []
+
+    def unseen(self, rows: Int64) -> Int64:
+        """The positions of rows that are not known, each once, in order."""
+        first = np.unique(rows, return_index=True)[1]
+        return np.sort(first[~np.isin(rows[first], self.rows)])
+
+    def add(self, rows: Int64, features: Tensor) -> None:
+        places = np.concatenate([self._places, np.arange(len(rows)) + len(self.rows)])
+        joined = np.concatenate([self.rows, rows])
+        order = np.argsort(joined)
+        self.rows, self._places = joined[order], places[order]
+        self._blocks.append(features)
+
+    def of(self, rows: Int64) -> Tensor:
+        places = self._places[np.searchsorted(self.rows, rows)]
+        found: Tensor | None = None
+        start = 0
+        for block in self._blocks:
+            here = np.flatnonzero((places >= start) & (places < start + len(block)))
+            own = places[here] - start
+            start += len(block)
+            if len(here) == len(places):
+                return block if np.array_equal(own, np.arange(len(block))) else block[torch.from_numpy(own)]
+            if len(here):
+                found = block.new_empty(len(rows), *block.shape[1:]) if found is None else found
+                found[torch.from_numpy(here)] = block[torch.from_numpy(own)]
+        assert found is not None
+        return found

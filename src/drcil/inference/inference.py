@@ -78,13 +78,14 @@ class Inference:
         if not len(images):
             raise ValueError("there are no images to look at")
         pieces = cut(np.arange(len(images), dtype=np.int64), self._at_once(images.source.size))
-        parts: list[list[Tensor]] = []
+        columns: list[Tensor] = []
         with torch.inference_mode():
-            for pixels in self.reader(images).read(pieces):
-                output = self.answer(net, self.normalised(pixels))
-                parts.append([tensor.cpu() for tensor in read(output)])
-        # Outside of that mode, so that they are ordinary tensors.
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+            for piece, pixels in zip(pieces, self.reader(images).read(pieces), strict=True):
+                found = read(self.answer(net, self.normalised(pixels)))
+                columns = columns or [_room(len(images), part) for part in found]
+                for column, part in zip(columns, found, strict=True):
+                    column[piece[0] : piece[-1] + 1] = part
+        return columns
 
     def _at_once(self, size: int) -> int:
         """How many images of this size go through a net together: as many as were asked for, but few large ones.
@@ -120,6 +121,15 @@ class Inference:
     def _autocast(self) -> AbstractContextManager[Any]:
         half = _HALF.get(self.precision)
         return nullcontext() if half is None else torch.autocast(self.device.type, dtype=half)
+
+
+def _room(rows: int, part: Tensor) -> Tensor:
+    """Where parts like this one go, on the CPU. They are not collected first, which would take them twice."""
+    maps = part.ndim == 4 and part.is_contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if maps else torch.contiguous_format
+    # Outside of that mode, so that it is an ordinary tensor.
+    with torch.inference_mode(False):
+        return torch.empty((rows, *part.shape[1:]), dtype=part.dtype, memory_format=layout)
 
 
 def _in_full(tensor: Tensor) -> Tensor:

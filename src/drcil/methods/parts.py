@@ -39,6 +39,9 @@ class Part(Protocol):
         """Let go of all that it keeps of classes, by label; labels above close up."""
 
 
+_ROWS = 1024
+"""Features that are added at a time."""
+
 PARTS: Registry[Callable[[dict[str, Any]], Part]] = Registry("part", "drcil.methods")
 PARTS.register("net")(build_net)
 PARTS.register("expanded")(build_expanded)
@@ -154,8 +157,7 @@ class NearestMean(nn.Module):
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int) -> NearestMean:
         """Means of the normalised features of each class, divided by their norm."""
-        unit = normalised(features)
-        sums = torch.zeros(classes, features.shape[1]).index_add_(0, labels, unit)
+        sums = class_sums(features, labels, torch.zeros(classes, features.shape[1]), normalised)
         means = sums / torch.bincount(labels, minlength=classes).clamp(min=1)[:, None]
         return cls(means / means.norm(dim=1, keepdim=True).clamp(min=1e-8))
 
@@ -198,3 +200,10 @@ def normalised(features: Tensor) -> Tensor:
     """Each row divided by its length (plus 1e-8)."""
     lengths: Tensor = features.norm(dim=1, keepdim=True)
     return features / (lengths + 1e-8)
+
+
+def class_sums(features: Tensor, labels: Tensor, sums: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
+    """What is made of each row, added to the row of its label in ``sums``; some rows at a time, without copying all."""
+    for some, own in zip(torch.split(features, _ROWS), torch.split(labels, _ROWS), strict=True):
+        sums.index_add_(0, own, made(some))
+    return sums

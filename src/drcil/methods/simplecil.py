@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..heads.base import Head
 from ..heads.cosine import CosineHead
 from .onepass import OnePassMethod, OnePassSettings
-from .parts import PARTS
+from .parts import PARTS, class_sums
 from .spec import method
 
 COUNTS = "counts"
@@ -71,7 +71,7 @@ class SimpleCil(OnePassMethod):
         given = torch.nonzero(now).flatten()
         if not before[given[given < old]].all():
             raise UserError("the model does not know how many images its class means are of, so none can be added")
-        sums = torch.zeros(classes, features.shape[1], dtype=torch.float64).index_add_(0, labels, features.double())
+        sums = class_sums(features, labels, torch.zeros(classes, features.shape[1], dtype=torch.float64), Tensor.double)
         known = before[:, None] * head.rows()[:, 0].cpu().double()
         means = (known + sums) / (before + now).clamp(min=1)[:, None]
         for rows, own, first in ((head.old_rows, given[given < old], 0), (head.new_rows, given[given >= old], old)):
