@@ -119,7 +119,7 @@ def reproduce(
     known = KnownRuns(runs, [_present(directory) for directory in reuse or []])
     answers = Answers(plan_entries(wanted, runs, known, datasets), datasets)
     if dry_run:
-        _show_plan(answers, screen, json)
+        _show_plan(answers, jobs, screen, json)
         return
     if answers.entries and not answers.startable():
         raise UserError(answers.missing()[0])
@@ -180,18 +180,27 @@ def _command(names: list[str], given: dict[str, Any], reuse: list[Path]) -> str:
     return shlex.join(["drcil", "reproduce", *names, *own, *taken])
 
 
-def _show_plan(answers: Answers, screen: Console, json: bool) -> None:
-    """What would be run."""
+def _show_plan(answers: Answers, jobs: int, screen: Console, json: bool) -> None:
+    """What would be run, and about how long that takes on this machine."""
+    from ..suites.estimate import Estimate
+    from ..suites.paces import Paces
     from ..suites.shown import plan_table
+    from .costs import measuring
 
     entries = list(answers.entries.values())
     states = [answers.state(entry) for entry in entries]
+    with measuring(Paces()) as costs:
+        estimate = Estimate.of(answers, costs, jobs)
     if json:
-        print_json([{"run": one.name, "state": state} for one, state in zip(entries, states, strict=True)])
+        runs = zip(entries, states, estimate.seconds, strict=True)
+        plan = [{"run": one.name, "state": state, "seconds": seconds} for one, state, seconds in runs]
+        print_json({"runs": plan, "jobs": jobs, "seconds": estimate.whole(), "on": list(estimate.conditions)})
         return
-    screen.print(plan_table(entries, states))
+    screen.print(plan_table(entries, states, estimate.seconds))
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     screen.print(f"{len(entries)} runs: {counts}", markup=False, soft_wrap=True)
+    for sentence in estimate.sentences():
+        screen.print(sentence, markup=False, soft_wrap=True)
     _tell_missing(answers, screen)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,27 +36,47 @@ class StageWork(NamedTuple):
     images: int
 
 
+class Witness(Protocol):
+    """Who is told in a rehearsal what a run will compute."""
+
+    def begins(self) -> None:
+        """Another task."""
+
+    def trains(self, stage: Stage, images: int) -> None:
+        """A stage, with so many images in an epoch; its net is as it will be, but for its weights."""
+
+    def looks(self, net: nn.Module, images: int) -> None:
+        """So many images go through a net."""
+
+
 class RehearsalEngine:
     """Notes the stages that it is asked to train. No image is read: every feature is that of an image of zeros."""
 
     rehearsing = True
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Witness | None = None) -> None:
         self.stages: list[StageWork] = []
+        self._witness = witness
 
     def fit(self, stage: Stage) -> None:
         positions = stage.sampler(stage.data.labels, derive("rehearsal", len(self.stages)))
         self.stages.append(StageWork(stage.name, stage.schedule.epochs, len(positions)))
+        if self._witness is not None:
+            self._witness.trains(stage, len(positions))
 
     def features(self, net: nn.Module, images: ImageSet) -> Tensor:
         """One row for all images, repeated without taking memory for each."""
+        if self._witness is not None:
+            self._witness.looks(net, len(images))
         zeros = torch.zeros(1, images.source.channels, images.source.size, images.source.size)
         with torch.no_grad():
             pooled: Tensor = net.eval()(zeros).features.pooled
         return pooled.expand(len(images), -1)
 
 
-def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list[StageWork]]:
+def rehearse(
+    method: Method, tasks: Sequence[Task], budget: Budget, witness: Witness | None = None
+) -> list[list[StageWork]]:
     """The stages of each task, as a method of this kind and these settings will train them from its beginning.
 
     A ``UserError`` that learning would raise is raised here. Any other exception may be due to features that are
@@ -70,7 +90,7 @@ def rehearse(method: Method, tasks: Sequence[Task], budget: Budget) -> list[list
     with randomness("rehearsal"):
         try:
             for task in tasks:
-                work.append(_rehearsed(fresh, memory, task))
+                work.append(_rehearsed(fresh, memory, task, witness))
         except UserError:
             raise
         except Exception:
@@ -97,13 +117,25 @@ def rehearse_next(
             return []
 
 
-def _rehearsed(method: Method, memory: Memory, task: Task) -> list[StageWork]:
+def _rehearsed(method: Method, memory: Memory, task: Task, witness: Witness | None = None) -> list[StageWork]:
     """The stages of one task; the memory then holds as many exemplars as it will."""
-    engine = RehearsalEngine()
+    engine = RehearsalEngine(witness)
+    if witness is not None:
+        witness.begins()
     method.learn(replace(task, memory=memory.images or empty_like(task.new), budget=memory.budget), engine)
     memory.update(task.new, task.total, _all_alike)
     method.consolidate(memory.images or empty_like(task.new), partial(engine.features, method.herding_net()))
+    if witness is not None:
+        _tell_looks(witness, method, memory, task)
     return engine.stages
+
+
+def _tell_looks(witness: Witness, method: Method, memory: Memory, task: Task) -> None:
+    """What goes through nets once a task is learnt: new images to choose exemplars from, test images to be measured."""
+    if memory.budget.quota(task.total):
+        witness.looks(method.herding_net(), len(task.new))
+    for net in {id(readout.net): readout.net for readout in method.readouts().values()}.values():
+        witness.looks(net, len(task.test))
 
 
 def _refreshed(method: Method, memory: Memory, more: ImageSet, classes: int) -> list[StageWork]:

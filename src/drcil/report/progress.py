@@ -130,6 +130,22 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def rough(seconds: float) -> str:
+    """An estimate in words, no finer than it is known.
+
+    >>> rough(7), rough(250), rough(7384), rough(40_000), rough(300_000), rough(2e8)
+    ('7 s', '4 min', '2 h', '11 h', '3 days', '6 years')
+    """
+    for length, unit, until in ((1, "s", 90), (60, "min", 90), (3600, "h", 36), (86400, "days", 700)):
+        if seconds < until * length:
+            return f"{max(1, _two_digits(seconds / length))} {unit}"
+    return f"{_two_digits(seconds / (365.25 * 86400))} years"
+
+
+def _two_digits(value: float) -> int:
+    return round(value) if value < 100 else int(float(f"{value:.2g}"))
+
+
 def _place(event: StageStarted | EpochDone | StageDone, forecast: Forecast) -> str:
     return f"task {event.task}/{forecast.tasks} {event.stage}"
 

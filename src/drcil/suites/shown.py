@@ -11,6 +11,7 @@ from rich.text import Text
 from ..report.comparison import Figure
 from ..report.figures import TITLES
 from ..report.measured import MeasuredCell, MeasuredTable
+from ..report.progress import rough
 from .entries import Entry
 
 
@@ -50,11 +51,13 @@ def _figure(own: Figure) -> str:
     return f"{own.mean:.2f}" if own.error is None else f"{own.mean:.2f} ±{own.error:.2f}"
 
 
-def plan_table(entries: Sequence[Entry], states: Sequence[str]) -> Table:
-    """A row for each run: what it is, and what will become of it."""
+def plan_table(entries: Sequence[Entry], states: Sequence[str], seconds: Sequence[float | None]) -> Table:
+    """A row for each run: what it is, what will become of it, and about how long that takes."""
     table = Table(box=box.SIMPLE, header_style="bold", pad_edge=False)
     table.add_column("run", overflow="fold")
     table.add_column("state", overflow="fold")
-    for entry, state in zip(entries, states, strict=True):
-        table.add_row(Text(entry.name), Text(state))
+    table.add_column("time", justify="right", no_wrap=True)
+    for entry, state, own in zip(entries, states, seconds, strict=True):
+        time = "" if entry.result is not None else "–" if own is None else rough(own)
+        table.add_row(Text(entry.name), Text(state), Text(time))
     return table

@@ -24,7 +24,7 @@ from ...reading import read_bytes
 from ..sources.imageset import ArraySource, ImageSet
 from ..sources.shrink import shrink
 from .archive import BROKEN, members
-from .dataset import CUTS_OF_A_HUNDRED, LONG_TAILED_CUTS, Archive, Dataset, DataSpec, dataset
+from .dataset import CUTS_OF_A_HUNDRED, LONG_TAILED_CUTS, Archive, Dataset, DataSpec, Extent, dataset
 from .place import data_directory
 
 FOLDER = "cifar-100-python"
@@ -56,7 +56,14 @@ HOME = Archive(
 )
 
 
-@dataset("cifar100", spec=SPEC, classes=100, cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS, home=HOME)
+@dataset(
+    "cifar100",
+    spec=SPEC,
+    classes=100,
+    cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS,
+    home=HOME,
+    extent=Extent(50_000, 10_000, SIZE),
+)
 def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """100 classes of photographs of 32x32 pixels. At a smaller size the crop padding shrinks in proportion."""
     size = image_size or SIZE

@@ -90,6 +90,15 @@ UNKNOWN_HOME = ByHand("nothing says where it comes from")
 
 
 @dataclass(frozen=True)
+class Extent:
+    """How large a dataset is: images to learn from and to test with, about, and the pixels of a side."""
+
+    train: int
+    test: int
+    size: int
+
+
+@dataclass(frozen=True)
 class DatasetEntry:
     """A name under which a dataset can be asked for, and what is known of it before it is loaded."""
 
@@ -105,6 +114,8 @@ class DatasetEntry:
     home: Archive | ByHand | ByLibrary = UNKNOWN_HOME
     argument: str | None = None
     """What has to follow the name after a colon, such as ``PATH`` for ``folder:PATH``; None: nothing may."""
+    extent: Extent | None = None
+    """How large it is; None: known once it is loaded."""
 
     @property
     def form(self) -> str:
@@ -129,11 +140,12 @@ def dataset(
     cuts: tuple[str, ...] = (),
     home: Archive | ByHand | ByLibrary = UNKNOWN_HOME,
     argument: str | None = None,
+    extent: Extent | None = None,
 ) -> Callable[[Load], Load]:
     """Register a function that loads a dataset; its docstring's first sentence is the summary."""
 
     def keep(load: Load) -> Load:
-        DATASETS.register(name)(DatasetEntry(name, load, spec, classes, cuts, home, argument))
+        DATASETS.register(name)(DatasetEntry(name, load, spec, classes, cuts, home, argument, extent))
         return load
 
     return keep

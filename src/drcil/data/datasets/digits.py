@@ -17,7 +17,7 @@ import torch
 
 from ..sources.imageset import ArraySource, ImageSet, Int64
 from ..sources.shrink import shrink
-from .dataset import ByHand, Dataset, DataSpec, dataset
+from .dataset import ByHand, Dataset, DataSpec, Extent, dataset
 
 SPEC = DataSpec(
     kind="digits",
@@ -31,7 +31,14 @@ SPEC = DataSpec(
 )
 
 
-@dataset("digits", spec=SPEC, classes=10, cuts=("b0-5", "lt-shuffled-b0-5"), home=ByHand("it ships with drcil"))
+@dataset(
+    "digits",
+    spec=SPEC,
+    classes=10,
+    cuts=("b0-5", "lt-shuffled-b0-5"),
+    home=ByHand("it ships with drcil"),
+    extent=Extent(1442, 355, 8),
+)
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Ten handwritten digits, 8x8 pixels, built in."""
     with files(__package__).joinpath("digits.npz").open("rb") as stream, np.load(stream) as stored:

@@ -20,13 +20,16 @@ from ...errors import UserError
 from ..sources.decode import STANDARD
 from ..sources.filelist import directory_names
 from . import folder
-from .dataset import CUTS_OF_A_HUNDRED, DATASETS, LONG_TAILED_CUTS, ByHand, Dataset, dataset
+from .dataset import CUTS_OF_A_HUNDRED, DATASETS, LONG_TAILED_CUTS, ByHand, Dataset, Extent, dataset
 from .place import data_directory
 
 FIRST_OF_HUNDRED, LAST_OF_HUNDRED = "n01440764", "n01855672"
 
 SPEC = replace(folder.SPEC, memory="20000", large_base_memory="20/class", augment="auto")
 SPEC_OF_A_HUNDRED = replace(SPEC, memory="2000")
+EXTENT = Extent(1_281_167, 50_000, STANDARD)
+EXTENT_OF_A_HUNDRED = Extent(EXTENT.train // 10, EXTENT.test // 10, STANDARD)
+"""As many as an average hundred of the classes have."""
 HOME = ByHand(
     "obtain ILSVRC 2012 from https://image-net.org and arrange it as "
     "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG in the data directory"
@@ -38,7 +41,7 @@ def draw_order() -> tuple[str, ...]:
     return tuple(files(__package__).joinpath("lists", "imagenet100.txt").read_text().split())
 
 
-@dataset("imagenet1000", spec=SPEC, classes=1000, cuts=("b0-10",), home=HOME)
+@dataset("imagenet1000", spec=SPEC, classes=1000, cuts=("b0-10",), home=HOME, extent=EXTENT)
 def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: all 1,000 classes."""
     home = _home("imagenet1000", root)
@@ -48,13 +51,27 @@ def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -
     return _load("imagenet1000", home, classes, image_size)
 
 
-@dataset("imagenet100", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS, home=HOME)
+@dataset(
+    "imagenet100",
+    spec=SPEC_OF_A_HUNDRED,
+    classes=100,
+    cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS,
+    home=HOME,
+    extent=EXTENT_OF_A_HUNDRED,
+)
 def load_imagenet100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the 100 classes drawn with seed 1993."""
     return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size)
 
 
-@dataset("imagenet100-first", spec=SPEC_OF_A_HUNDRED, classes=100, cuts=CUTS_OF_A_HUNDRED, home=HOME)
+@dataset(
+    "imagenet100-first",
+    spec=SPEC_OF_A_HUNDRED,
+    classes=100,
+    cuts=CUTS_OF_A_HUNDRED,
+    home=HOME,
+    extent=EXTENT_OF_A_HUNDRED,
+)
 def load_imagenet100_first(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the alphabetically first 100 classes."""
     home = _home("imagenet100-first", root)
