@@ -160,7 +160,8 @@ def test_every_method_has_a_cost(name: str) -> None:
         assert sum("trains, ExpandedNet" in kind for kind in measured) == 2, "with two backbones and with four"
     # Another process knows all of it.
     again = Costs(Paces(), lambda kind: pytest.fail(f"measured again: {kind}"))
-    assert again.of(run(name, tasks=5)) == costs.of(run(name, tasks=5))
+    # Nets that grow were foretold by what was known by then.
+    assert again.of(run(name, tasks=5)) == pytest.approx(costs.of(run(name, tasks=5)), rel=0.5)
 
 
 def test_an_outline_has_as_many_images_as_the_data() -> None:

@@ -33,10 +33,13 @@ def known_prices(paces: Paces, device: str, precision: str, threads: int) -> Pri
 def find_prices(
     asked: Iterable[Asked], costs: Costs, paces: Paces, prepared: Callable[[Asked], RunSettings], own: str
 ) -> Prices:
-    """What all these runs take under these conditions; what was found out is kept. ``prepared``: as it would be run."""
-    found = {}
+    """What all these runs take under these conditions; what was found out is kept, and not asked again.
+
+    ``prepared``: a run's settings under these conditions.
+    """
+    found, known = {}, paces.runs(own)
     for one in trained_once(asked):
-        seconds = costs.of(prepared(one))
+        seconds = None if one.command() in known else costs.of(prepared(one))
         if seconds is not None:
             found[one.command()] = sum(seconds)
     paces.keep_runs(own, found)

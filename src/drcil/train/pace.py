@@ -40,6 +40,8 @@ _FEW, _IMAGES = 4, 4096
 _STEP, _ENOUGH = 0.5, 0.5
 """Seconds of a step at most, where fewer images than a batch has tell as much; seconds to measure at least."""
 _TRIES = 3
+_PIXELS = 2**20
+"""Of a batch from which on its size does not matter."""
 _PHOTOGRAPH = (500, 375)
 """Pixels of a usual photograph of ImageNet."""
 
@@ -66,7 +68,7 @@ def kind_of(stage: Stage, channels: int, pixels: int) -> Kind:
         "trains" if learns else "trains the head of",
         " beside ".join(_outline(net) for net in nets),
         f"{channels}x{pixels}x{pixels}",
-        f"{stage.schedule.optimizer} in batches of {_batch(stage)}",
+        f"{stage.schedule.optimizer} in batches of {_enough_images(stage, pixels)}",
         *(["reading maps"] if stage.reads_maps else []),
         *sorted({type(hook).__name__ for hook in stage.hooks}),
     ]
@@ -74,8 +76,9 @@ def kind_of(stage: Stage, channels: int, pixels: int) -> Kind:
 
 
 def look_kind(net: nn.Module, channels: int, pixels: int) -> Kind:
-    """The kind of a look through a net."""
-    return Kind(f"looks through {_outline(net)}, {channels}x{pixels}x{pixels}", _size(net))
+    """The kind of a look through a net. A head takes next to nothing beside its backbone, unless it asks by task."""
+    what = _backbone(net) if isinstance(net, Net) and not isinstance(net, TaskNet) else _outline(net)
+    return Kind(f"looks through {what}, {channels}x{pixels}x{pixels}", _size(net))
 
 
 def step_pace(engine: TrainingEngine, stage: Stage) -> float:
@@ -85,7 +88,8 @@ def step_pace(engine: TrainingEngine, stage: Stage) -> float:
     """
     images = _blank(stage.data)
     before = {name: tensor.clone() for name, tensor in stage.net.state_dict().items()}
-    batch, pace, most = min(_FEW, _batch(stage)), 0.0, _batch(stage)
+    most, pace = _enough_images(stage, images.source.size), 0.0
+    batch = min(_FEW, most)
     try:
         for _ in range(_TRIES):
             pace = _timed(engine, stage, images, batch)
@@ -140,8 +144,11 @@ def _outline(net: nn.Module) -> str:
     """What a net is made of, whatever it has learnt, and however many backbones stand side by side in it."""
     if not isinstance(net, Net):
         return f"{type(net).__name__} of {sum(parameter.numel() for parameter in net.parameters())} parameters"
-    backbone = json.dumps(members_of(net)[-1].describe(), sort_keys=True)
-    return f"{type(net).__name__} {backbone} {type(net.head).__name__}"
+    return f"{type(net).__name__} {_backbone(net)} {type(net.head).__name__}"
+
+
+def _backbone(net: Net) -> str:
+    return json.dumps(members_of(net)[-1].describe(), sort_keys=True)
 
 
 def _size(net: nn.Module) -> int:
@@ -153,6 +160,11 @@ def _batch(stage: Stage) -> int:
     """Images of a step; of a stage that has fewer, a power of two, lest every task be a kind of its own."""
     most, there = stage.schedule.batch_size, max(2, len(stage.data))
     return most if there >= most else 1 << (there.bit_length() - 1)
+
+
+def _enough_images(stage: Stage, pixels: int) -> int:
+    """Images of a step; of large ones, no more than make a larger step as fast per image."""
+    return min(_batch(stage), max(_FEW, _PIXELS // pixels**2))
 
 
 def _blank(images: ImageSet) -> ImageSet:
