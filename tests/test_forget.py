@@ -287,6 +287,8 @@ def test_a_learner_goes_back_one_step() -> None:
         lambda: teach(learner, 2),
     ):
         change()
+        with pytest.raises(UserError, match="unknown class 'none'"):
+            learner.forget("none")  # What fails is no step.
         learner.undo()
         assert learner.classes == tuple(names_of(0, 1)) and repr(learner) == state
         assert torch.equal(scores(learner)["classifier"], before) and learner.memory.rows.tolist() == rows

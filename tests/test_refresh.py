@@ -190,7 +190,7 @@ def test_a_refresh_that_fails_leaves_the_learner_as_it_was(monkeypatch: pytest.M
     def fail(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("drcil.learner.usage_after", fail)
+    monkeypatch.setattr("drcil.models.changeable.usage_after", fail)
     with pytest.raises(KeyboardInterrupt):
         learner.refresh(np.stack(pictures(SCARCE, 60, 90)), [SCARCE] * 30)
     assert learner.model.usage == usage and learner.memory.rows.tolist() == rows.tolist()

@@ -108,7 +108,7 @@ def test_what_fails_while_it_is_measured_leaves_the_learner_as_it_was(
     def fail(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("drcil.learner.usage_after", fail)
+    monkeypatch.setattr("drcil.models.changeable.usage_after", fail)
     with pytest.raises(KeyboardInterrupt):
         learner.learn(*own(2), validation=0.1)
     assert (learner.model.usage, learner.sizes, learner.classes) == before

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,22 +15,17 @@ from typing import Any
 
 from .arguments import function, instance, number, optional, text, whole
 from .data.augment import build_augment
-from .data.labels import class_names
-from .data.sources.imageset import ImageSet, ImageShape
-from .errors import UserError, unknown
+from .data.sources.imageset import ImageShape
+from .errors import UserError
 from .inference.inference import Inference
 from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
 from .methods.rehearsal import StageWork, rehearse_next
+from .models.changeable import Changeable
 from .models.directory import read_model
-from .models.forgetting import forget_classes
-from .models.holder import Holder
-from .models.holding import change, joined, usage_after
 from .models.lessons import learn_more, learn_task
 from .models.model import Model, ModelOptions, new_model
 from .models.own_task import More, more_images, own_task
-from .models.past import Past
 from .models.start import starting_weights
-from .models.usage import Kind
 from .streams.budget import Budget
 from .streams.next_task import require_next
 from .streams.stream import Task
@@ -38,7 +33,7 @@ from .train import EngineSettings, Journal, Listener, TrainingEngine, engine_set
 from .train.events import Event, silence
 
 
-class Learner(Holder):
+class Learner(Changeable):
     """A model and the engine that teaches it, somewhere along a stream of tasks.
 
     >>> import drcil
@@ -116,8 +111,6 @@ class Learner(Holder):
         self._engine_settings, self._listener = engine, function("listener", listener)
         self._journal = optional(instance, "journal", journal, Journal)
         self._screen: Listener = silence
-        self._past: Past | None = None
-        self._undoable = False
 
     def __repr__(self) -> str:
         if self._model is None:
@@ -189,16 +182,6 @@ class Learner(Holder):
             self._predictor = None
             self._measure(more.images, more.held, "refresh", more.classes(model.classes), started)
 
-    def _measure(
-        self, learnt: ImageSet | None, held: ImageSet | None, what: Kind, classes: Sequence[str], started: float
-    ) -> None:
-        """Note what was done, and what the images that are held out say of it."""
-        model = self.model
-        model.held.images = joined(model.held.images, held)
-        done = change(what, classes, len(learnt or ()), time.monotonic() - started)
-        model.usage = usage_after(model, self.predictor(), learnt, held, done)
-        self._predictor = None
-
     def own_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:
         """A user's own images as the task to learn next, as ``learn`` takes them."""
         options = replace(self._options, seed=self._model.seed) if self._model else self._options
@@ -247,62 +230,7 @@ class Learner(Holder):
             warnings.warn(caution, stacklevel=3)
         return self._model
 
-    def forget(self, classes: str | Sequence[str]) -> None:
-        """Let go of classes: their rows, exemplars, held-out images, statistics and counts. Other scores stay the same.
-
-        Layers that all classes share stay as they are, with what they learnt from images of these classes.
-        """
-        self._require_learnt("forget")
-        names = class_names([classes] if isinstance(classes, str) else classes)
-        with self._all_or_nothing():
-            started = time.monotonic()
-            forget_classes(self.model, names)
-            self._predictor = None
-            if self.model.usage is not None:
-                self._measure(None, None, "forget", names, started)
-
-    def rename(self, old: str, new: str) -> None:
-        """Call a class by another name; nothing else changes."""
-        self._require_learnt("rename")
-        model = self.model
-        if old not in model.classes:
-            raise unknown("class", old, model.classes)
-        if text("the new name", new) in model.classes:
-            raise UserError(f"there is a class '{new}' already; every class needs a name of its own")
-        with self._all_or_nothing():
-            model.classes = tuple(new if name == old else name for name in model.classes)
-            if model.usage is not None:
-                changes = (*model.usage.changes, change("rename", (old, new), 0, 0.0))
-                model.usage = model.usage.model_copy(update={"changes": changes})
-            self._predictor = None
-
-    def undo(self) -> None:
-        """Go back to before the last ``learn`` of own images, ``refresh``, ``forget`` or ``rename``; one step.
-
-        'drcil undo' goes back further: between the versions of a model on disk.
-        """
-        if not self._undoable:
-            raise UserError("there is nothing to undo: a learner goes back one step, to before its last change")
-        self._come_back(self._past)
-
-    @contextmanager
-    def _all_or_nothing(self, undoable: bool = True) -> Iterator[None]:
-        """What is not done to its end, for whatever reason, leaves the learner as it was."""
-        past = Past(self._model) if self._model else None
-        try:
-            yield
-        except BaseException:
-            self._come_back(past)
-            raise
-        self._past, self._undoable = past if undoable else None, undoable
-
-    def _come_back(self, past: Past | None) -> None:
-        """Be what it was; None: without a model."""
-        self._predictor, self._past, self._undoable = None, None, False
-        if past is not None:
-            past.come_back()
-            return
-        self._model = None
+    def _without_model(self) -> None:
         for made_for_it in ("engine", "_inference"):
             self.__dict__.pop(made_for_it, None)
 
