@@ -256,12 +256,21 @@ def test_a_class_takes_another_name_and_the_change_can_be_undone(
     assert renamed.model.usage is not None and renamed.model.usage.changes[-1].classes == (first, "zéro")
     state, other = renamed.method.state().tensors, before.method.state().tensors
     assert all(torch.equal(state[name], other[name]) for name in state)
-    files = [{file.name for file in (place / "exemplars").iterdir()} for place in sorted((model / VERSIONS).iterdir())]
-    assert files[-1] == files[-2]
+    places = [place / "exemplars" for place in sorted((model / VERSIONS).iterdir())]
+    files = [{file.name for file in place.iterdir()} for place in places]
+    assert files[-1] == files[-2] and all(os.path.samefile(places[-1] / one, places[-2] / one) for one in files[-1])
+    assert renamed.memory.labels.tolist() == before.memory.labels.tolist()
     assert main(["undo", str(model)]) == 0 and main(["undo", str(model)]) == 0
     assert drcil.load(model, device="cpu").classes == before.classes[:2]
     assert main(["undo", str(model)]) == 2
     assert "no earlier version of it is kept" in capsys.readouterr().err
+
+
+def test_another_name_needs_none_of_the_images(model: Path) -> None:
+    for picture in (current_version(model) / "exemplars").iterdir():
+        picture.unlink()
+    assert main(["rename", str(model), sorted(STREAM[0].classes)[0], "zéro"]) == 0
+    assert drcil.load(model, device="cpu").classes[0] == "zéro"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
 from .errors import FaultError, UserError
-from .reading import CHECKSUM, checksum, file_size
+from .reading import CHECKSUM, checksum, file_size, read_bytes
 from .seals import Seal, require_unchanged
 
 
@@ -76,6 +76,19 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def share_file(path: Path, directory: Path, limit: int | None = None) -> None:
+    """The same file in another directory, if there is none of its name: shared where the disk can do that, or copied.
+
+    ``limit``: bytes that are copied at most.
+    """
+    make_directory(directory)
+    if not os.path.exists(directory / path.name):
+        try:
+            os.link(path, directory / path.name)
+        except OSError:
+            write_bytes(directory / path.name, read_bytes(path, limit))
 
 
 def temporary_name(path: Path) -> Path:

@@ -1,11 +1,17 @@
-"""Names of classes: what a model calls the classes that it knows."""
+"""Names of classes: a model that calls a class otherwise is the same in all else, and needs none of its images."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from ..arguments import text
+from ..disk import share_file
 from ..errors import UserError, unknown
+from .exemplars import EXEMPLARS
 from .holding import change
 from .model import Model
+from .state import parse_state, write_state
 
 
 def rename_class(model: Model, old: str, new: str) -> None:
@@ -18,3 +24,14 @@ def rename_class(model: Model, old: str, new: str) -> None:
     if model.usage is not None:
         changes = (*model.usage.changes, change("rename", (old, new), 0, 0.0))
         model.usage = model.usage.model_copy(update={"changes": changes})
+
+
+def write_renamed(model: Model, former: Path, directory: Path) -> None:
+    """Write a model that differs from the one in the directory ``former`` by names alone; its files are shared."""
+    state = parse_state(former)
+    for name in state.files:
+        share_file(former / name, directory)
+    if os.path.isdir(former / EXEMPLARS):
+        for picture in (former / EXEMPLARS).iterdir():
+            share_file(picture, directory / EXEMPLARS)
+    write_state(directory, state.model_copy(update={"classes": model.classes, "usage": model.usage}), {})

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+from ..disk import write_bytes
 from ..models.model import Model
 
 CARD = "README.md"
+
+
+def write_card(model: Model, directory: Path) -> None:
+    """Put the card of a model beside it."""
+    write_bytes(directory / CARD, card(model).encode())
 
 
 def card(model: Model) -> str:

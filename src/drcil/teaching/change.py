@@ -8,8 +8,10 @@ from pathlib import Path
 from ..disk import remove_directory
 from ..learner import Learner
 from ..models.directory import read_model
-from ..models.versions import add_version, changing, purge, require_kept
+from ..models.naming import write_renamed
+from ..models.versions import add_version, changing, current_version, purge, require_kept
 from ..models.versions import undo as earlier
+from .card import write_card
 from .history import without_forgotten
 from .learn import LEARNING, write_version
 
@@ -20,7 +22,13 @@ def rename(path: Path, old: str, new: str) -> None:
     with changing(path):
         learner = Learner.of(read_model(path))
         learner.rename(old, new)
-        add_version(path, lambda directory: write_version(learner, directory))
+        former = current_version(path)
+
+        def fill(directory: Path) -> None:
+            write_renamed(learner.model, former, directory)
+            write_card(learner.model, directory)
+
+        add_version(path, fill)
 
 
 def forget(path: Path, classes: Sequence[str], *, purged: bool = False) -> tuple[str, ...]:

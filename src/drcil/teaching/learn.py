@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..data.labelled import Labelled, named_images
-from ..disk import leftovers, remove_directory, write_bytes
+from ..disk import leftovers, remove_directory
 from ..errors import UserError
 from ..learner import Learner
 from ..models.directory import model_at, read_model, write_model
@@ -29,7 +29,7 @@ from ..models.versions import LOCK, VERSIONS, add_version, changing, current_ver
 from ..reading import is_file
 from ..train import EngineSettings, Journal, Listener
 from ..train.events import Event
-from .card import CARD, card
+from .card import write_card
 
 LEARNING = "learning"
 """Where a model keeps what it is learning."""
@@ -201,4 +201,4 @@ def _forget_others(path: Path, journal: Journal) -> None:
 def write_version(learner: Learner, directory: Path) -> None:
     """All that a version is: the model with the images it needs, and its card."""
     write_model(learner.model, directory, carry=True)
-    write_bytes(directory / CARD, card(learner.model).encode())
+    write_card(learner.model, directory)

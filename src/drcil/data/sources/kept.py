@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...disk import make_directory, write_bytes
-from ...reading import read_bytes
+from ...disk import share_file, write_bytes
 from .decode import whole
 from .description import Kept
 from .digests import LENGTH
@@ -46,7 +44,9 @@ def keep_picture(source: EncodedSource, row: int, directory: Path) -> str:
     One that is kept already is shared, not copied, where the disk can do that.
     """
     if isinstance(source, KeptSource):
-        return _shared(Path(source.files.path(row)), directory)
+        kept = Path(source.files.path(row))
+        share_file(kept, directory, FILE_LIMIT)
+        return kept.name
     with source.picture(row) as picture:
         suffix = _SUFFIXES.get(picture.format or "")
         content = source.content(row) if suffix else b""
@@ -56,13 +56,3 @@ def keep_picture(source: EncodedSource, row: int, directory: Path) -> str:
     if not os.path.exists(directory / name):
         write_bytes(directory / name, content)
     return name
-
-
-def _shared(path: Path, directory: Path) -> str:
-    make_directory(directory)
-    if not os.path.exists(directory / path.name):
-        with suppress(OSError):
-            os.link(path, directory / path.name)
-            return path.name
-        write_bytes(directory / path.name, read_bytes(path, FILE_LIMIT))
-    return path.name
