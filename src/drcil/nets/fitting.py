@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ class Fit:
         }
         told = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
         if self.by_order:
-            told.append("the names are those of another program, so that the tensors were taken in their order")
+            told.append("their names are another program's, so they were taken in their order")
         return "; ".join(told)
 
 
@@ -71,7 +72,7 @@ def misfits(build: Callable[[], Backbone], weights: Weights) -> str:
     with randomness("overwritten"):
         fit = _usable(build(), weights)
     told = fit.misfits
-    return f"of the weights {weights.file}, {len(fit.taken)} tensors fit; {told}" if told else ""
+    return f"of the weights {os.path.basename(weights.file)}, {len(fit.taken)} tensors fit; {told}" if told else ""
 
 
 def _usable(backbone: Backbone, weights: Weights) -> Fit:
