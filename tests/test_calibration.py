@@ -31,6 +31,17 @@ def test_the_temperature_that_labels_were_drawn_with_is_found(temperature: float
     assert temperature == 1 or fit.error_before > 2 * fit.error_after
 
 
+@given(st.integers(0, 100), st.integers(1, 60))
+def test_no_image_has_a_say_in_the_probabilities_by_which_it_is_judged(seed: int, count: int) -> None:
+    scores, labels = drawn(seed, 2.0, count=count)
+    likely = calibrate(scores, labels).likely
+    group = torch.arange(count) % 5 == seed % 5
+    other = calibrate(scores, torch.where(group, (labels + 1) % 5, labels)).likely
+    assert torch.equal(likely[group], other[group])
+    assert torch.equal(likely.argmax(dim=1), scores.argmax(dim=1))
+    assert likely.sum(dim=1).tolist() == pytest.approx([1] * count)
+
+
 @given(st.integers(0, 100), st.floats(0.01, 1000))
 def test_scores_of_another_scale_have_a_temperature_of_that_scale(seed: int, scale: float) -> None:
     scores, labels = drawn(seed, 2.0, count=60)

@@ -44,7 +44,7 @@ def measured(
     right, counts = scores.argmax(dim=1) == labels, held.counts(classes)
     accuracy = tuple(_percent(right[labels == label]) for label in range(classes))
     fit = calibrate(scores, labels)
-    best = (scores.double() / fit.temperature).softmax(dim=1).max(dim=1).values.clamp(0, 1)
+    best = fit.likely.max(dim=1).values.clamp(0, 1)
     thresholds = [step / STEPS for step in range(STEPS + 1)]
     calibration = Calibration(
         readout=predictor.readouts[0],

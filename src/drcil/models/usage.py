@@ -46,8 +46,9 @@ class Calibration(_Form):
     error_before: Percent
     """The expected calibration error at temperature 1."""
     error_after: Percent
+    """The same with a temperature, each image judged by one that other images chose."""
     below: Annotated[tuple[Share, ...], EachStep]
-    """Of these images, the share whose best class is less probable than each threshold."""
+    """Of these images, judged in the same way, the share whose best class is less probable than each threshold."""
     right: Annotated[tuple[Percent | None, ...], EachStep]
     """Of the others, how many are classified right; none where there are no others."""
 
