@@ -484,8 +484,47 @@ def test_it_learns_while_it_answers_and_the_new_model_replaces_the_old_at_once(p
         assert client.post("/learn", images, "plum").status == 202
         while desk.lessons._process is None:
             time.sleep(0.01)
-        assert client.ask("DELETE", "/learn").status == 204 and _ended(client) == "stopped"
+        assert client.ask("DELETE", "/learn").status == 204 and client.get("/learn").json["state"] == "stopped"
     assert len(drcil.load(model, device="cpu").classes) == 3
+
+
+_WRITES_LATE = """
+import sys, time
+from pathlib import Path
+
+if getattr(sys.modules["__main__"].__spec__, "name", None) == "drcil.serving.pupil":
+    import drcil.teaching.learn as lesson
+
+    add = lesson.add_version
+
+    def late(*given):
+        Path(__file__).with_name("learnt").touch()
+        time.sleep(2)
+        return add(*given)
+
+    lesson.add_version = late
+"""
+
+
+@pytest.mark.slow
+def test_a_lesson_that_is_given_up_too_late_is_told_to_be_learnt(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that learns is held in its last moment, in which all is learnt and nothing written yet."""
+    (tmp_path / "late.py").write_text(_WRITES_LATE)
+    monkeypatch.setattr("drcil.plugins._named", {str(tmp_path / "late.py"): None})
+    model = Path(shutil.copytree(place / "model", tmp_path / "model"))
+    images = [file.read_bytes() for file in sorted((place / "new" / NEW).iterdir())]
+    with serving(model, teach=True) as (client, _):
+        assert client.ask("DELETE", "/learn").status == 204, "there is nothing to give up"
+        assert client.post("/learn", images, NEW).status == 202
+        until = time.monotonic() + 300
+        while not (tmp_path / "learnt").exists():
+            assert client.get("/learn").json["state"] == "learning" and time.monotonic() < until
+            time.sleep(0.05)
+        reply = client.ask("DELETE", "/learn")
+        assert reply.status == 409 and "was learnt before it could be given up" in reply.error
+        assert client.get("/learn").json["state"] == "learnt" and client.get("/health").json["version"] == "0002"
 
 
 def _ended(client: Client) -> str:

@@ -175,7 +175,8 @@ def _add_teaching(app: FastAPI, desk: Desk) -> None:
 
     @app.delete("/learn", summary="Give the lesson up", status_code=204)
     async def stop() -> None:
-        await desk.lessons.stop()
+        if desk.lessons.status.busy and (await desk.lessons.stop()).state == "learnt":
+            raise Refusal(409, "the lesson was learnt before it could be given up; 'drcil undo' takes it back")
 
     @app.get("/learn/events", summary="How the lesson goes, as server-sent events", response_class=StreamingResponse)
     async def events() -> StreamingResponse:

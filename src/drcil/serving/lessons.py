@@ -69,8 +69,14 @@ class Lessons:
         await self._tell()
         return self.status
 
-    async def stop(self) -> None:
-        """Give the lesson up; the model stays as it was."""
+    async def stop(self) -> Status:
+        """Give the lesson up, and say how it ended: the model stays as it was, unless it was just learnt."""
+        self._give_up()
+        if self._lesson is not None:
+            await asyncio.shield(self._lesson)
+        return self.status
+
+    def _give_up(self) -> None:
         if self.status.state == "learning":
             self._stopped = True
             self._end()
@@ -79,7 +85,7 @@ class Lessons:
         """End the lesson, and everyone's watching."""
         self._closing = True
         await self._tell()
-        await self.stop()
+        self._give_up()
         if self._lesson is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._lesson), _GOODBYE)

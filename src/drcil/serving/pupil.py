@@ -1,7 +1,8 @@
 """``python -m drcil.serving.pupil``: the process that learns while the server answers with the old model.
 
 It is told what to learn in one JSON argument, and tells how it goes on standard output, a JSON object per line. Killed
-at any moment it leaves the old model or the new one. It ends when its parent does.
+at any moment it leaves the old model or the new one. Asked to end (SIGTERM) it gives the lesson up; where all is learnt
+and only to be written, it goes on, so that its exit code says which model there is. It ends when its parent does.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ def _make(listener: Listener, journal: Journal) -> Learner:
     raise UserError("the model is gone")
 
 
+def _finish() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
@@ -88,6 +93,7 @@ def main() -> int:
             validation=_HELD_OUT,
             known="refresh",
             showing=_showing,
+            settling=_finish,
         )
     except KeyboardInterrupt:
         return 130

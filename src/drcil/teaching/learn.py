@@ -61,11 +61,13 @@ def learn(
     showing: Showing,
     origin: Model | None = None,
     options: Mapping[str, Any] | None = None,
+    settling: Callable[[], object] = lambda: None,
 ) -> Lesson:
     """Teach the model at a path, which ``make`` makes if there is none, what a folder or a CSV has that is new to it.
 
     ``origin``: a model that is taught in its place, and stays what it is where it was read from.
     ``options``: what ``make`` and ``origin`` depend on; what was stopped under others is begun anew.
+    ``settling`` is called when all is learnt, before the model becomes what it learnt.
     Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
     """
     _require_place(path)
@@ -91,6 +93,7 @@ def learn(
                 learner.learn(task)
             if more is not None:
                 learner.refresh(more)
+        settling()
         add_version(path, lambda directory: write_version(learner, directory))
         remove_directory(path / LEARNING)
     return Lesson(learner.model, new.classes, more.classes(learner.classes) if more else (), found.skipped)
