@@ -135,15 +135,14 @@ def _found(places: Iterable[Path]) -> Iterator[Path]:
 @contextmanager
 def _counted(places: list[Path]) -> Iterator[Iterator[Path]]:
     """The files that are meant, with a bar that shows how many are done where the answers go elsewhere."""
-    screen = console(stderr=True)
-    if not screen.is_terminal or sys.stdout.isatty():
+    if not sys.stderr.isatty() or sys.stdout.isatty():
         # Lines that appear one after the other are progress enough.
         yield _found(places)
         return
     from rich.progress import track
 
     total = None if _LIST in places else sum(1 for _ in _found(places))
-    yield iter(track(_found(places), total=total, console=screen, description="images", transient=True))
+    yield iter(track(_found(places), total=total, console=console(stderr=True), description="images", transient=True))
 
 
 def _line(answer: Prediction, certain: bool) -> str:
