@@ -18,7 +18,7 @@ from safetensors.torch import save as tensors_as_bytes
 from torch import Tensor
 
 from .errors import FaultError, UserError
-from .reading import CHECKSUM, checksum, file_size, read_bytes
+from .reading import CHECKSUM, checksum, file_size, open_to_write, read_bytes
 from .seals import Seal, require_unchanged
 
 
@@ -251,11 +251,6 @@ def _is_at(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except OSError:
         return False
-
-
-def open_to_write(path: str, flags: int) -> int:
-    """Open a file to write to; a named pipe is not waited for, and a link not followed."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:

@@ -1,4 +1,4 @@
-"""Reading files that may be anything: only regular files, of a bounded size, with an error for people otherwise.
+"""Opening files that may be anything: only regular files, of a bounded size, with an error for people otherwise.
 
 A named pipe would be waited for and a device read without end; neither is opened.
 """
@@ -61,6 +61,11 @@ def open_file(path: str | os.PathLike[str], limit: int) -> BinaryIO:
     except BaseException:
         os.close(handle)
         raise
+
+
+def open_to_write(path: str, flags: int) -> int:
+    """Open a file to write to; a named pipe is not waited for, and a link not followed."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:

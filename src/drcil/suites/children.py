@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..disk import open_to_write
 from ..errors import UserError
 from ..plugins import VARIABLE, named_plugins
+from ..reading import open_to_write
 
 _PATIENCE = 30.0
 """Seconds that a child has to stop before it is killed."""
@@ -25,8 +25,16 @@ _VOICE, _WARNING = "drcil: ", "drcil: warning: "
 class Child:
     """A ``drcil`` command in a process that ends with this one at the latest; what it prints goes to a log."""
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        place: Path | None = None,
+    ) -> None:
+        """``environment`` is added to that of this process; ``place``: where relative paths begin, if not here."""
         self.log = log
+        own = {VARIABLE: os.pathsep.join(named_plugins())} if environment is None else environment
         try:
             if log.parent.is_symlink():
                 raise UserError(f"{log.parent} is a link; a comparison is written in its own directory only")
@@ -41,7 +49,8 @@ class Child:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    env={**os.environ, VARIABLE: os.pathsep.join(named_plugins())},
+                    env={**os.environ, **own},
+                    cwd=place,
                 )
         except OSError as error:
             raise UserError(f"cannot write {log}: {error.strerror or error}") from error
@@ -63,6 +72,10 @@ class Child:
         if broken or not complaints:
             return f"exit code {code}; see {self.log}"
         return complaints[-1].removeprefix(_VOICE).strip()
+
+    def killed(self) -> bool:
+        """Whether it was ended from outside, with no time for anything."""
+        return self._process.wait() == -signal.SIGKILL
 
     def ask_to_stop(self) -> None:
         self._process.terminate()
