@@ -37,6 +37,7 @@ from drcil.suites.carrying import carry_out, ensure_begun
 from drcil.suites.children import Child
 from drcil.suites.comparison import COMPARISON, write_comparison
 from drcil.suites.datasets import Datasets
+from drcil.suites.engines import Request
 from drcil.suites.engines.local import Local
 from drcil.suites.entries import Entry, Wanted, share_cores
 from drcil.suites.entries import plan_entries as plan_all
@@ -391,6 +392,13 @@ class Played:
     def __init__(self, scripts: Iterable[Script]) -> None:
         self._scripts = iter(scripts)
 
+    @property
+    def threads(self) -> None:
+        return None
+
+    def open(self, places: Sequence[Path]) -> int:
+        return 1
+
     def start(self, directory: Path, log: Path) -> Script:
         return next(self._scripts)
 
@@ -449,7 +457,8 @@ def test_all_are_asked_to_stop_before_any_is_waited_for() -> None:
 def test_cores_are_shared_unless_it_is_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     free = tiny("replay", stream="cifar100-b0-10", threads=None)
-    assert [share_cores(free, jobs).threads for jobs in (1, 3, 20)] == [None, 2, 1]
+    allowed = [Local(Request(jobs=jobs)).threads for jobs in (None, 1, 3, 20)]
+    assert [share_cores(free, threads).threads for threads in allowed] == [None, None, 2, 1]
     assert share_cores(tiny(threads=5), 4).threads == 5
 
 
@@ -616,7 +625,7 @@ def test_a_comparison_begins_runs_that_anyone_can_resume(
     (pictures / "train" / "class0" / "broken.png").write_bytes(b"no picture")
     (entry,) = plan_entries([("icarl", settings)], tmp_path / "runs")
     ensure_begun(entry, Datasets())
-    child = Local().start(entry.directory, tmp_path / "logs" / f"{entry.directory.name}.log")
+    child = Local(Request()).start(entry.directory, tmp_path / "logs" / f"{entry.directory.name}.log")
     assert child.failure() is None
     child.close()
     assert entry.begun and Run.open(entry.directory).settings == settings

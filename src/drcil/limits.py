@@ -55,6 +55,8 @@ THREADS = Bounds(1, max(256, 4 * (os.cpu_count() or 1)))
 """With many more than there are cores nothing moves, and with very many the process is killed."""
 WORKERS = Bounds(0, 256)
 JOBS = Bounds(1, 256)
+RUN_CPUS = Bounds(0.01, 4096.0)
+RUN_GPUS = Bounds(0.0, 4096.0)
 EVERY = Bounds(1, 1_000_000)
 CHANNELS = Bounds(1, 2**20)
 CLASSES = Bounds(1, 2**20)

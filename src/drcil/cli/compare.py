@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..limits import JOBS, SEEDS
+from ..limits import SEEDS
 from . import options
 from .checks import usable, within
 from .output import console, print_json
@@ -42,9 +42,11 @@ def compare(
             rich_help_panel=options.WHAT,
         ),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="Runs at a time.", rich_help_panel=options.WHERE, callback=within(JOBS))
-    ] = 1,
+    jobs: options.Jobs = None,
+    engine: options.Engine = "local",
+    ray_address: options.RayAddress = None,
+    cpus_per_run: options.CpusPerRun = None,
+    gpus_per_run: options.GpusPerRun = None,
     device: options.Device = None,
     precision: options.Precision = None,
     threads: options.Threads = None,
@@ -75,13 +77,15 @@ def compare(
     from ..runs.result import leading_metric
     from ..suites.comparison import COMPARISON, CURVES, TABLE, write_comparison
     from ..suites.datasets import Datasets
+    from ..suites.engines import ENGINES, Request
     from ..suites.entries import Wanted, may_choose_memory, plan_entries, require_once, share_cores
     from ..suites.folder import LOGS
     from ..suites.reuse import KnownRuns, present_settings
-    from .many import finish_runs
+    from .many import finish_runs, opened
     from .training import warn_of_skipped
 
     require_once(methods)
+    workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
     shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
     first = [
         options.chosen_settings(
@@ -128,11 +132,11 @@ def compare(
         require_tasks(first[0], stream_now)
         for one in first:
             require_part(one, stream_now)
-    with COMPARISON.opened(place, question):
-        runs = (out or Path()) / RUNS
-        wanted = [Wanted(name, share_cores(one, jobs)) for name, one in zip(methods * seeds, chosen, strict=True)]
+    runs, threads = (out or Path()) / RUNS, workshop.threads
+    wanted = [Wanted(name, share_cores(one, threads)) for name, one in zip(methods * seeds, chosen, strict=True)]
+    with opened(workshop, True, [runs, place]) as at_a_time, COMPARISON.opened(place, question):
         entries = list(plan_entries(wanted, runs, KnownRuns(runs), datasets).values())
-        finish_runs(entries, jobs, datasets, place / LOGS, screen, quiet)
+        finish_runs(entries, at_a_time, datasets, place / LOGS, screen, quiet, workshop)
         summaries = summarise(
             [entry.outcome(method) for method in methods for entry in entries if method in entry.readings], shown
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -11,8 +12,20 @@ from ..errors import Interrupted
 from ..report.board import board
 from ..suites.carrying import carry_out, ensure_begun
 from ..suites.datasets import Datasets
-from ..suites.engines import ENGINES
+from ..suites.engines import Engine
 from ..suites.entries import Entry
+
+
+@contextmanager
+def opened(engine: Engine, needed: bool, places: Sequence[Path]) -> Iterator[int]:
+    """Within the block the engine is ready, if it is needed, for runs below these places; how many at a time."""
+    try:
+        yield engine.open(places) if needed else 1
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; run the same command again to continue") from None
+    finally:
+        if needed:
+            engine.close()
 
 
 def finish_runs(
@@ -22,25 +35,19 @@ def finish_runs(
     logs: Path,
     screen: Console,
     quiet: bool,
-    engine: str = "local",
+    engine: Engine,
     after: Callable[[], object] = lambda: None,
 ) -> None:
     """Finish all runs that are not finished; every entry then has a result or a failure.
 
     ``after`` is called whenever a run has come to its end.
     """
-    workshop = ENGINES[engine]()
-    try:
-        with board(screen, quiet) as display:
-            for entry in entries:
-                if entry.result is not None:
-                    display.say(f"{entry.name}: reused from {entry.directory}")
+    with board(screen, quiet) as display:
+        for entry in entries:
+            if entry.result is not None:
+                display.say(f"{entry.name}: reused from {entry.directory}")
 
-            def begin(entry: Entry) -> None:
-                ensure_begun(entry, datasets, display.say)
+        def begin(entry: Entry) -> None:
+            ensure_begun(entry, datasets, display.say)
 
-            carry_out(entries, jobs, begin, workshop, logs, display, after)
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; run the same command again to continue") from None
-    finally:
-        workshop.close()
+        carry_out(entries, jobs, begin, engine, logs, display, after)

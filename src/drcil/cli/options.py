@@ -10,7 +10,18 @@ import typer
 
 from ..arguments import text
 from ..errors import UserError
-from ..limits import EPOCHS_SCALE, IMAGE_SIZE, ORDER_SEED, TASKS, THREADS, VALIDATION, WORKERS
+from ..limits import (
+    EPOCHS_SCALE,
+    IMAGE_SIZE,
+    JOBS,
+    ORDER_SEED,
+    RUN_CPUS,
+    RUN_GPUS,
+    TASKS,
+    THREADS,
+    VALIDATION,
+    WORKERS,
+)
 from ..plugins import use_plugins
 from .checks import a_budget, known_device, known_precision, usable, within
 
@@ -124,6 +135,45 @@ Cache = Annotated[
 ]
 Compile = Annotated[
     bool, typer.Option("--compile", help="Compile nets with torch.compile; slow to start.", rich_help_panel=WHERE)
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        help="Runs at a time.",
+        show_default="1; with ray as many as the cluster can hold",
+        rich_help_panel=WHERE,
+        callback=within(JOBS),
+    ),
+]
+Engine = Annotated[
+    str, typer.Option(help="Who carries out the runs: local (this machine), ray (a cluster).", rich_help_panel=WHERE)
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|auto",
+        help="The Ray cluster.",
+        show_default="RAY_ADDRESS; else Ray is started here",
+        rich_help_panel=WHERE,
+    ),
+]
+CpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        help="CPUs set aside for each run, with ray.",
+        show_default="1",
+        rich_help_panel=WHERE,
+        callback=within(RUN_CPUS),
+    ),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        help="GPUs set aside for each run, with ray; 0.5: two runs share one.",
+        show_default="1 where there are GPUs",
+        rich_help_panel=WHERE,
+        callback=within(RUN_GPUS),
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, everything else to stderr.", rich_help_panel=SHOWN)

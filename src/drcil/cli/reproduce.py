@@ -10,7 +10,7 @@ import typer
 
 from ..arguments import text
 from ..errors import UserError
-from ..limits import JOBS, SEEDS
+from ..limits import SEEDS
 from . import options
 from .checks import usable, within
 from .output import console, print_json
@@ -52,12 +52,11 @@ def reproduce(
         ),
     ] = None,
     data: options.Data = None,
-    jobs: Annotated[
-        int, typer.Option(help="Runs at a time.", rich_help_panel=options.WHERE, callback=within(JOBS))
-    ] = 1,
-    engine: Annotated[
-        str, typer.Option(help="Who carries out the runs: local.", rich_help_panel=options.WHERE)
-    ] = "local",
+    jobs: options.Jobs = None,
+    engine: options.Engine = "local",
+    ray_address: options.RayAddress = None,
+    cpus_per_run: options.CpusPerRun = None,
+    gpus_per_run: options.GpusPerRun = None,
     device: options.Device = None,
     precision: options.Precision = None,
     threads: options.Threads = None,
@@ -95,25 +94,27 @@ def reproduce(
     from ..runs.begin import RUNS
     from ..suites.answer import SUITE, Answers, suite_report, write_answer
     from ..suites.datasets import Datasets
-    from ..suites.engines import ENGINES
+    from ..suites.engines import ENGINES, Request
     from ..suites.entries import plan_entries
     from ..suites.folder import LOGS
     from ..suites.reuse import KnownRuns
     from ..suites.suite import Common, checked_runs
-    from .many import finish_runs
+    from .many import finish_runs, opened
     from .training import warn_of_skipped
 
-    ENGINES[engine]
+    workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
     chosen = {"device": device, "precision": precision, "workers": workers}
     place_of_data = text("--data", str(data.expanduser().absolute())) if data else None
     own = {name: value for name, value in chosen.items() if value is not None}
     common = Common(profile, tasks, seeds, place_of_data, threads, own)
     suite = _suite(names, common).narrowed(_listed("--rows", rows), _listed("--columns", columns))
-    wanted = checked_runs(suite, jobs)
+    wanted = checked_runs(suite, workshop.threads)
     question = {"names": list(suite.names), "rows": rows, "columns": columns, "profile": profile, "tasks": tasks}
     question |= {"precision": precision, "seeds": seeds or 1}
     asked = {"profile": profile, "rows": rows, "columns": columns, "tasks": tasks, "seeds": seeds, "data": data}
-    command = _command(names, {**asked, **chosen, "threads": threads, "jobs": jobs, "out": out}, reuse or [])
+    cluster = {"ray-address": ray_address, "cpus-per-run": cpus_per_run, "gpus-per-run": gpus_per_run}
+    where = {"engine": None if engine == "local" else engine, **cluster, "jobs": jobs, "out": out}
+    command = _command(names, {**asked, **chosen, "threads": threads, **where}, reuse or [])
     place = out or SUITE.find_place(Path("suites") / _place_name(suite.names, profile), question)
     runs, datasets, screen = (out or Path()) / RUNS, Datasets(warn_of_skipped), console(stderr=json)
     known = KnownRuns(runs, [_present(directory) for directory in reuse or []])
@@ -129,8 +130,10 @@ def reproduce(
         report = suite_report(suite, answers, command, place / LOGS)
         return report, write_answer(place, question, report)
 
-    with SUITE.opened(place, question):
-        finish_runs(answers.startable(), jobs, datasets, place / LOGS, screen, quiet, engine, told)
+    entries = answers.startable()
+    needed = any(entry.result is None for entry in entries)
+    with opened(workshop, needed, [runs, place]) as at_a_time, SUITE.opened(place, question):
+        finish_runs(entries, at_a_time, datasets, place / LOGS, screen, quiet, workshop, told)
         report, answer = told()
     if json:
         print_json(answer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -75,11 +74,11 @@ def may_choose_memory(method: str) -> bool:
     return named_method(method)[0].build.memory is None
 
 
-def share_cores(settings: RunSettings, jobs: int) -> RunSettings:
-    """Runs at the same time share the cores, unless it is said how many each may use."""
-    if jobs == 1 or settings.threads is not None:
+def share_cores(settings: RunSettings, threads: int | None) -> RunSettings:
+    """Runs use what their engine allows each, unless it is said how many threads they may use."""
+    if threads is None or settings.threads is not None:
         return settings
-    return settings.model_copy(update={"threads": max(1, (os.cpu_count() or 1) // jobs)})
+    return settings.model_copy(update={"threads": threads})
 
 
 def plan_entries(wanted: Iterable[Wanted], parent: Path, known: KnownRuns, datasets: Datasets) -> dict[str, Entry]:

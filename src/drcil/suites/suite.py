@@ -120,9 +120,9 @@ class Suite:
         return part
 
 
-def checked_runs(suite: Suite, jobs: int) -> list[Wanted]:
-    """All runs, sharing the cores; or what is wrong with one of them, before there is a directory."""
-    wanted = [replace(one, settings=share_cores(one.settings, jobs)) for one in suite.wanted()]
+def checked_runs(suite: Suite, threads: int | None) -> list[Wanted]:
+    """All runs, with so many threads unless it is said; or what is wrong with one, before there is a directory."""
+    wanted = [replace(one, settings=share_cores(one.settings, threads)) for one in suite.wanted()]
     for one in {one.key: one.settings for one in wanted}.values():
         present_settings(one)
         require_enough_tasks(one)

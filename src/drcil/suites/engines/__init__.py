@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ...registry import Registry
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an engine; None: not said."""
+
+    jobs: int | None = None
+    """Runs at a time."""
+    cpus: float | None = None
+    """For each run, and so are ``gpus``."""
+    gpus: float | None = None
+    address: str | None = None
+    device: str | None = None
+    """On which the runs are to train."""
 
 
 class Worker(Protocol):
@@ -24,7 +39,14 @@ class Worker(Protocol):
 
 
 class Engine(Protocol):
-    """Who starts workers."""
+    """Who starts workers. To make one takes no time; it refuses what it cannot be asked for."""
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads of a run, unless it is said how many; None: as many as there are."""
+
+    def open(self, places: Sequence[Path]) -> int:
+        """Get ready for workers that write below these places, which may be missing; how many there are at a time."""
 
     def start(self, directory: Path, log: Path) -> Worker:
         """Someone who goes on with the run in a directory, which is begun; what is printed is added to the log."""
@@ -33,4 +55,4 @@ class Engine(Protocol):
         """Give back all that was taken to work with; no worker is left."""
 
 
-ENGINES: Registry[Callable[[], Engine]] = Registry("engine", "drcil.suites.engines")
+ENGINES: Registry[Callable[[Request], Engine]] = Registry("engine", "drcil.suites.engines")
