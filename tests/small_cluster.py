@@ -5,6 +5,7 @@ It prints its address and the process of every node, in one line, and ends with 
 
 from __future__ import annotations
 
+import select
 import sys
 
 import ray
@@ -15,8 +16,12 @@ if __name__ == "__main__":
     cluster = Cluster(initialize_head=True, head_node_args=first)
     try:
         nodes = [cluster.head_node, *(cluster.add_node(**node) for node in others)]
-        print(cluster.address, *(node.all_processes["raylet"][0].process.pid for node in nodes), flush=True)
-        sys.stdin.read()
+        raylets = [node.all_processes["raylet"][0].process for node in nodes]
+        print(cluster.address, *(raylet.pid for raylet in raylets), flush=True)
+        while not select.select([sys.stdin], [], [], 0.1)[0]:
+            for raylet in raylets:
+                # One that was killed has to be gone, or its workers take it for alive.
+                raylet.poll()
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -239,7 +239,8 @@ def test_what_is_lost_again_and_again_is_given_up(
 
     cluster.reach(small.address)
     try:
-        for act, told, tries in ((dies, "lost 4 times, at last: WorkerCrashedError", 3), (refuses, "not like this", 0)):
+        given_up = "lost 4 times, at last: its worker was killed"
+        for act, told, tries in ((dies, given_up, 3), (refuses, "not like this", 0)):
             task = ray.remote(max_retries=0)(act)
             lost = Attempts(task.remote, lambda: True, tmp_path, tmp_path / act.__name__)
             assert str(lost.failure()).startswith(told)
@@ -290,4 +291,4 @@ def test_a_suite_that_loses_a_worker_and_a_node_ends_as_on_one_machine(small: Sm
     for run in sorted(Path("outright/runs").iterdir()):
         assert_same(outcome(run), outcome(Path("runs") / run.name))
     assert len(list(Path("runs").iterdir())) == 4
-    assert out.count("2 under way") and "4 of 4 runs done" in out
+    assert "4 of 4 runs done" in out

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from .node import Ending
 
 _RETRIES = 3
+_LOSSES = {
+    "NodeDiedError": "its node is gone",
+    "WorkerCrashedError": "its worker was killed",
+    "OutOfMemoryError": "its node ran out of memory",
+}
+"""What Ray takes many lines to say."""
 _SETTLING = 3.0
 """Seconds before another attempt: a process that has lost its parent is gone after two."""
 _HELD = 120.0
@@ -91,7 +97,7 @@ class Attempts:
         except RayTaskError as error:
             self._end(reason(error))
         except RayError as error:
-            self._lose(reason(error))
+            self._lose(_LOSSES.get(type(error).__name__) or reason(error))
         else:
             if ending.killed:
                 self._lose(str(ending.failure))

@@ -65,7 +65,9 @@ class Ray:
         from ..attempts import Attempts
         from ..node import Errand, carry_out
 
-        errand = Errand(str(directory.absolute()), str(log.absolute()), os.getcwd(), _environment())
+        # Not every version of Ray hides GPUs that are not set aside.
+        hidden = {} if self._gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        errand = Errand(str(directory.absolute()), str(log.absolute()), os.getcwd(), {**_environment(), **hidden})
         # Ray's own retries have no bound when memory runs out.
         task = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0, scheduling_strategy="SPREAD")(
             carry_out
