@@ -120,7 +120,7 @@ def reproduce(
     known = KnownRuns(runs, [_present(directory) for directory in reuse or []])
     answers = Answers(plan_entries(wanted, runs, known, datasets), datasets)
     if dry_run:
-        _show_plan(answers, jobs, screen, json)
+        _show_plan(answers, jobs or 1, screen, json)
         return
     if answers.entries and not answers.startable():
         raise UserError(answers.missing()[0])
