@@ -178,14 +178,27 @@ def test_snapshots_keep_optimisers_hooks_and_branches(optimizer: str, tmp_path: 
     assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
 
 
-def test_mixed_precision_resumes_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["icarl", pytest.param("mafdrc", marks=pytest.mark.slow)])
+def test_mixed_precision_resumes_too(method: str, tmp_path: Path) -> None:
+    """Training, herding, class means and evaluation through bfloat16; what is kept is in single precision."""
     options = {"tasks": 2, "engine": {**ENGINE, "precision": "bf16-mixed"}}
-    make_run(tmp_path / "whole", "icarl", **options).go()
-    make_run(tmp_path / "stopped", "icarl", **options)
+    make_run(tmp_path / "whole", method, **options).go()
+    make_run(tmp_path / "stopped", method, **options)
     for stop in [(StepDone, 1, 3), (StepDone, 2, 3)]:
         Watch().session(tmp_path / "stopped", stop)
     Run.open(tmp_path / "stopped").go()
-    assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
+    mixed = outcome(tmp_path / "whole")
+    assert_same(mixed, outcome(tmp_path / "stopped"))
+
+    make_run(tmp_path / "single", method, tasks=2).go()
+    single = outcome(tmp_path / "single")
+    for file in mixed.keys() - {"result"}:
+        for name, tensor in mixed[file].items():
+            assert tensor.dtype == single[file][name].dtype, f"{name} of {file}"
+    first = "tasks/01/method.safetensors"
+    trained = [name for name, tensor in single[first].items() if not torch.equal(tensor, mixed[first][name])]
+    assert len(trained) > len(single[first]) / 2, "nothing was computed in half precision"
+    assert abs(mixed["result"]["avg"] - single["result"]["avg"]) < 10
 
 
 def test_a_snapshot_of_another_seed_is_ignored(tmp_path: Path) -> None:
