@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -45,18 +46,20 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 def memory(scene: Scene) -> Measurement:
     if not _STATUS.exists():
         raise UserError(f"peak memory is read from {_STATUS}, which this system does not have")
-    # Modules are found where this process finds them, and not in whatever the current directory is.
-    found = f"import sys; sys.path[:] = {sys.path!r}"
-    code = f"{found}; from benchmarks.footprint import report; report({str(scene.directory)!r})"
-    parts: dict[str, float] = json.loads(_printed(code))
-    parts["torch"] = int(_printed(_BARE)) / 1024
+    code = f"from benchmarks.footprint import report; report({str(scene.directory)!r})"
+    parts: dict[str, float] = json.loads(printed(code))
+    parts["torch"] = int(printed(_BARE)) / 1024
     peak = parts.pop("peak")
     needed = ", ".join(f"{name} {size:.0f}" for name, size in parts.items())
     return Measurement(peak - sum(parts.values()), f"peak {peak:.0f}, of which {needed}")
 
 
-def _printed(code: str) -> str:
-    ended = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+def printed(code: str, **environment: str) -> str:
+    """What a program prints in a process of its own."""
+    # Modules are found where this process finds them, and not in whatever the current directory is.
+    program = f"import sys; sys.path[:] = {sys.path!r}; {code.lstrip()}"
+    command = [sys.executable, "-P", "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     if ended.returncode:
         last = ended.stderr.strip().rpartition("\n")[2]
         raise UserError(f"the process whose memory was to be measured ended with code {ended.returncode} ({last})")

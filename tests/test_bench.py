@@ -58,6 +58,8 @@ TARGETS = {
     "import-seconds": ("lower", 0.1),
     "jpeg-small": ("higher", 0.9),
     "jpeg-large": ("higher", 0.9),
+    "listing-seconds": ("lower", 1.0),
+    "listing-memory": ("lower", 10.0),
 }
 
 
