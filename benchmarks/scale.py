@@ -140,7 +140,7 @@ def herding_seconds(classes: int, quota: int, rates: Rates = RATES) -> float:
 
 
 def start_seconds(rates: Rates = RATES) -> float:
-    """Before the first step: listing, a first look at the test images, and the identity twice: to keep and to compare."""
+    """Before the first step: listing, a first look at test images, and the identity twice: to keep and to compare."""
     return (TRAIN + TEST) * (rates.index + 2 * rates.status) + TEST * rates.verify
 
 
@@ -211,7 +211,8 @@ def imagenet_tasks(method: str = METHOD) -> tuple[TaskWork, ...]:
     names = tuple(f"class {number}" for number in range(CLASSES))
     stream = make_stream(STREAM, Dataset("imagenet1000", names, split(TRAIN), split(TEST), SPEC))
     shape = ImageShape.of(stream.dataset.train.source)
-    model = new_model(ModelOptions(method), SPEC, shape, stream.budget, STREAM)
+    # A small backbone: stages do not depend on it, and it is copied in every task.
+    model = new_model(ModelOptions(method, backbone="resnet-digits"), SPEC, shape, stream.budget, STREAM)
     memory, tasks = Memory(stream.budget), []
     for task in stream:
         engine = _Noting()
