@@ -293,7 +293,7 @@ def test_a_plan_tells_how_long_it_takes(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_paper_tells_what_is_known_of_its_cost(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["T5"], ["F7"]):
         assert main(["paper", *arguments]) == 0
-        assert "to estimate what they cost on this machine, add --cost" in capsys.readouterr().out
+        assert "add --cost to estimate their time here" in capsys.readouterr().out
     paces, runs = Paces(), trained([published_table("T5")])
     number = torch.get_num_threads()
     here = f"cpu, precision 32, {number} thread{'' if number == 1 else 's'}"

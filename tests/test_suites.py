@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from drcil.suites.entries import Entry
 from drcil.suites.outlook import Outlook
 from drcil.suites.own import read_suite
 from drcil.suites.published import paper_suite
-from drcil.suites.suite import Common, Suite
+from drcil.suites.suite import Common, Suite, checked_runs
 
 TINY = """
 title = "Alpha on digits"
@@ -115,6 +116,15 @@ def test_a_file_has_every_combination_of_its_grid(tmp_path: Path) -> None:
     # What the recipe has anyway is the plain run.
     assert {len(one.settings.settings) for one in suite.wanted() if "alpha=0.2" in one.details} == {1}
     assert len(keys(read_suite(Path("mine.toml"), Common(seeds=1)))) == 2 * 4 * 3
+
+
+def test_the_suite_of_the_documents_is_one() -> None:
+    document = Path(__file__).resolve().parents[1] / "docs" / "reproducing.md"
+    (example,) = re.findall(r"```toml\n(# suite.toml.*?)```", document.read_text(), re.DOTALL)
+    suite = read_suite(written(example), Common())
+    assert len(keys(suite)) == 2 * 2 * 2 * 3 and len(suite.tables[0].cells) == 2 * 2 * 3 * 2
+    checked_runs(suite, 1)
+    assert len(keys(suite.narrowed(["mafdrc"], []))) == 2 * 2 * 3
 
 
 # Reports
@@ -222,7 +232,16 @@ def test_the_time_left_is_that_of_runs_alike() -> None:
         (["T5", "--profile", "fast"], "unknown profile 'fast'"),
         (["T5", "--engine", "slurm"], "unknown engine 'slurm'"),
         (["T5", "--reuse", "nowhere"], "--reuse takes a directory that has runs, and there is none at 'nowhere'"),
+        (["T5", "--rows", ""], "--rows must not be empty"),
+        (["T5", "--tasks", "0"], "--tasks must be a whole number from 1"),
+        (["T5", "--seeds", "0"], "--seeds must be a whole number from 1"),
+        (["T5", "--jobs", "0"], "--jobs must be a whole number from 1"),
+        (["T5", "--precision", "16-mixed", "--dry-run"], "--precision 16-mixed needs a GPU"),
+        (["F1", "--rows", "MAF"], "F1 has no rows to choose from; leave out --rows"),
         (["T5"], "CIFAR-100 not found"),
+        (["F1"], "CIFAR-100 not found"),
+        (["T5", "F1"], "CIFAR-100 not found"),
+        (["."], "unknown table or figure '.'"),
         (["nothing.toml"], "nothing.toml"),
         (["T5", "nothing.toml"], "'nothing.toml' is a suite by itself"),
     ],
@@ -241,7 +260,15 @@ def test_what_cannot_be_asked_for(arguments: list[str], told: str, capsys: pytes
         ("seeds = 0", "'seeds' cannot be 0"),
         ("[grid]\nalpha = []", "'grid.alpha'"),
         ("[grid]\nalpha = 3", "'grid.alpha' cannot be 3"),
-        ("[sweep]\nalpha = ['a']", "'sweep.alpha.0"),
+        ("[sweep]\nalpha = ['a']", "'sweep.alpha': 'a' is no number"),
+        ("[sweep]\nalpha = [true]", "'sweep.alpha': true is no number"),
+        ("[sweep]\nalpha = [0.1, 0.1]", "'sweep.alpha': 0.1 is given twice"),
+        ("[sweep]\nalpha = []", "'sweep.alpha'"),
+        ("[grid]\nmemory = ['20', '20']", "'grid.memory': '20' is given twice"),
+        ("seeds = true", "'seeds' cannot be True"),
+        ("orders = 0", "'orders' cannot be 0"),
+        ("metrics = []", "'metrics'"),
+        ("profile = 'fast'", "unknown profile 'fast'"),
         ("[grid]\nalfa = [1]", "unknown setting of 'maf+drc' 'alfa'; did you mean 'alpha'"),
         ("[grid]\nalpha = [0.1]\n[sweep]\nalpha = [0.1]", "'alpha' is both in the grid and in the sweep"),
         ("metrics = ['acc']", "unknown metric 'acc'"),
@@ -255,6 +282,41 @@ def test_what_a_file_cannot_say(more: str, told: str, capsys: pytest.CaptureFixt
     error = capsys.readouterr().err
     assert told in error and error.count("\n") == 1, error
     assert [path.name for path in Path().iterdir()] == ["mine.toml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "'methods' is missing"),
+        ('methods = "maf"\nstreams = ["digits-b0-5"]', "'methods' cannot be 'maf'"),
+        ('methods = []\nstreams = ["digits-b0-5"]', "'methods'"),
+        ('methods = ["maf", "maf"]\nstreams = ["digits-b0-5"]', "'methods': 'maf' is given twice"),
+        ('methods = ["maf"]\nstreams = ["digits-b0-5", "digits-b0-5"]', "'streams': 'digits-b0-5' is given twice"),
+        ('methods = ["mav"]\nstreams = ["digits-b0-5"]', "unknown method 'mav'; did you mean 'maf'"),
+        ('methods = ["maf"]\nstreams = ["digits"]', "stream 'digits' is not of the form"),
+        ('methods = ["maf"]\nstreams = ["digits-b0-5"]\nmemory = true', "'memory"),
+    ],
+)
+def test_what_is_no_suite(content: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written(content)
+    assert main(["reproduce", "mine.toml"]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1, error
+
+
+def test_a_suite_is_a_file_whose_name_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    written(TINY, "mine.txt")
+    Path("folder.toml").mkdir()
+    for name, told in (("mine.txt", "'mine.txt' is no table or figure"), ("folder.toml", "it is a directory")):
+        assert main(["reproduce", name]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_memory_may_be_a_number() -> None:
+    suite = read_suite(written(TINY + "memory = 40\n"), Common())
+    assert {one.settings.memory for one in suite.wanted()} == {"40"}
+    suite = read_suite(written(TINY + "[sweep]\nmemory = [20, 40]\n"), Common())
+    assert {one.settings.memory for one in suite.wanted()} == {"20", "40"}
 
 
 def test_another_suite_is_not_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

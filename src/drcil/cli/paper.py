@@ -114,7 +114,12 @@ def _words(runs: int, seconds: float | None, prices: Prices) -> str:
     if not runs:
         return "nothing is trained."
     if seconds is None:
-        return f"{count}; to estimate what they cost on this machine, add --cost."
+        how = (
+            "it cannot be foretold what some of them cost"
+            if prices.sought
+            else "add --cost to estimate their time here"
+        )
+        return f"{count}; {how}."
     return f"{count}, about {rough(seconds)} one at a time on this machine ({prices.conditions}), if it is idle."
 
 

@@ -118,12 +118,12 @@ def reproduce(
     place = out or SUITE.find_place(Path("suites") / _place_name(suite.names, profile), question)
     runs, datasets, screen = (out or Path()) / RUNS, Datasets(warn_of_skipped), console(stderr=json)
     known = KnownRuns(runs, [_present(directory) for directory in reuse or []])
-    answers = Answers(plan_entries(wanted, runs, known, datasets), datasets)
+    looked_at = tuple(run for drawing in suite.drawings for run in drawing.looks_at())
+    answers = Answers(plan_entries(wanted, runs, known, datasets), datasets, looked_at)
     if dry_run:
         _show_plan(answers, jobs or 1, screen, json)
         return
-    if answers.entries and not answers.startable():
-        raise UserError(answers.missing()[0])
+    answers.require_something()
 
     def told() -> tuple[SuiteReport, dict[str, Any]]:
         """What is known by now, also on disk."""
@@ -150,6 +150,9 @@ def _suite(names: list[str], common: Common) -> Suite:
 
     files = [name for name in names if name.endswith(".toml")]
     if not files:
+        for name in names:
+            if Path(name).is_file():
+                raise UserError(f"'{name}' is no table or figure of the paper; a suite's file has a name in '.toml'")
         return paper_suite(names, common)
     if len(names) > 1:
         raise UserError(f"'{files[0]}' is a suite by itself; give it alone, or tables and figures of the paper")

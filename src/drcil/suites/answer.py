@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..disk import write_json
+from ..errors import UserError
 from ..report.comparison import Outcome
 from ..report.measured import Curves, MeasuredCell, MeasuredTable, SuiteReport
+from ..runs.settings import RunSettings
 from .carrying import log_of
 from .datasets import Datasets
 from .entries import Entry, Wanted
@@ -27,6 +29,8 @@ class Answers:
 
     entries: Mapping[str, Entry]
     datasets: Datasets
+    looked_at: tuple[RunSettings, ...] = ()
+    """Runs whose images are counted, though nothing is trained."""
 
     def outcomes(self, wanted: Sequence[Wanted]) -> tuple[Outcome, ...]:
         return tuple(self.entries[one.key].outcome(one.method) for one in wanted if not self.lacks_data(one))
@@ -46,8 +50,15 @@ class Answers:
 
     def missing(self) -> list[str]:
         """Why some data cannot be had, a sentence each."""
-        lacking = (entry.settings for entry in self.entries.values() if entry.result is None)
-        return list(dict.fromkeys(why for run in lacking if (why := self.datasets.missing(run)) is not None))
+        lacking = [entry.settings for entry in self.entries.values() if entry.result is None]
+        reasons = (self.datasets.missing(run) for run in (*lacking, *self.looked_at))
+        return list(dict.fromkeys(why for why in reasons if why is not None))
+
+    def require_something(self) -> None:
+        """At least one run can be finished, or images of one be counted; else it is said why not."""
+        able = self.startable() or any(self.datasets.missing(run) is None for run in self.looked_at)
+        if not able and self.missing():
+            raise UserError(self.missing()[0])
 
     def startable(self) -> list[Entry]:
         """The runs that are finished or can be."""

@@ -19,7 +19,7 @@ from ..data.augment import Augment
 from ..data.datasets.dataset import Dataset
 from ..data.datasets.outline import outlined
 from ..errors import UserError
-from ..inference.device import find_device
+from ..inference.device import find_device, require_precision
 from ..learner import Learner
 from ..methods.rehearsal import rehearse
 from ..models.model import Model
@@ -158,11 +158,12 @@ def together(seconds: Sequence[float], jobs: int) -> float:
 
 
 def conditions(device: str, precision: str, threads: int) -> str:
-    """In words: where and how nets are computed.
+    """In words: where and how nets are computed, if they can be.
 
     >>> conditions("cpu", "32", 2)
     'cpu, precision 32, 2 threads'
     """
+    require_precision(precision, find_device(device))
     return f"{find_device(device).type}, precision {precision}, {threads} thread{'' if threads == 1 else 's'}"
 
 

@@ -36,6 +36,9 @@ class Drawing(Protocol):
 
     def wanted(self) -> Iterator[Wanted]: ...
 
+    def looks_at(self) -> Iterator[RunSettings]:
+        """Runs whose images are counted, though nothing is trained."""
+
     def narrowed(self, keep: Keep) -> Drawing:
         """With the lines that are kept."""
 
@@ -59,6 +62,9 @@ class TaskCurves:
     def wanted(self) -> Iterator[Wanted]:
         for runs in self.lines.values():
             yield from runs
+
+    def looks_at(self) -> Iterator[RunSettings]:
+        return iter(())
 
     def narrowed(self, keep: Keep) -> TaskCurves:
         kept = {name: runs for name, runs in self.lines.items() if keep(name, runs[0].settings, runs[0].method)}
@@ -94,6 +100,9 @@ class Sweep:
             for _, runs in points:
                 yield from runs
 
+    def looks_at(self) -> Iterator[RunSettings]:
+        return iter(())
+
     def narrowed(self, keep: Keep) -> Sweep:
         def kept(name: str, run: Wanted) -> bool:
             return keep(name, run.settings, run.method)
@@ -126,6 +135,9 @@ class Imbalance:
 
     def wanted(self) -> Iterator[Wanted]:
         return iter(())
+
+    def looks_at(self) -> Iterator[RunSettings]:
+        yield self.run
 
     def narrowed(self, keep: Keep) -> Imbalance:
         return replace(self, empty=not keep("", self.run, ""))

@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
 
 from ..data.datasets.dataset import find_dataset
 from ..errors import UserError
@@ -23,11 +31,29 @@ from ..runs.settings import make_settings
 from ..streams.protocols import ORDER_SEED, parse_stream
 from ..validation import explain
 from .drawings import Drawing, Sweep, TaskCurves
-from .entries import Wanted, may_choose_memory, require_once
+from .entries import Wanted, may_choose_memory
 from .suite import CellPlan, Common, Suite, TablePlan
 
-Values = Annotated[list[Any], Field(min_length=1)]
-Numbers = Annotated[list[int | float], Field(min_length=1)]
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Nothing twice: the second would be the same runs again."""
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ValueError(f"{value!r} is given twice")
+    return values
+
+
+def _numbers(values: list[Any]) -> list[int | float]:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{value!r} is no number, and only numbers can be drawn")
+    return values
+
+
+Values = Annotated[list[Any], Field(min_length=1), AfterValidator(_distinct)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
+Numbers = Annotated[list[Any], Field(min_length=1), AfterValidator(_numbers), AfterValidator(_distinct)]
+Count = Annotated[int, Field(strict=True)]
 Point = dict[str, Any]
 """Settings and run options by name: one of the combinations of a grid."""
 _OPTIONS = ("memory", "backbone", "augment", "image_size", "epochs_scale", "validation", "freeze")
@@ -40,17 +66,17 @@ class SuiteFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str | None = None
-    methods: Annotated[list[str], Field(min_length=1)]
-    streams: Annotated[list[str], Field(min_length=1)]
-    seeds: int = Field(default=1, ge=SEEDS.least, le=SEEDS.most)
+    methods: Names
+    streams: Names
+    seeds: Count = Field(default=1, ge=SEEDS.least, le=SEEDS.most)
     """Runs of everything: seeds 0, 1, …"""
-    orders: int = Field(default=1, ge=1, le=SEEDS.most)
+    orders: Count = Field(default=1, ge=1, le=SEEDS.most)
     """Class orders: those of order seeds 1993, 1994, …"""
-    tasks: int | None = Field(default=None, ge=TASKS.least, le=TASKS.most)
+    tasks: Count | None = Field(default=None, ge=TASKS.least, le=TASKS.most)
     profile: str | None = None
-    metrics: Annotated[list[str], Field(min_length=1)] | None = None
+    metrics: Names | None = None
     """Columns of the table; None: the leading metric and the accuracy after the last task."""
-    memory: str | None = None
+    memory: str | StrictInt | None = None
     backbone: str | None = None
     augment: str | None = None
     image_size: int | None = None
@@ -77,7 +103,6 @@ def read_suite(path: Path, common: Common) -> Suite:
         file = SuiteFile.model_validate(read_toml(path))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}") from None
-    require_once(file.methods)
     common = replace(
         common,
         profile=common.profile or file.profile,
@@ -151,6 +176,8 @@ def _wanted(file: SuiteFile, common: Common, method: str, stream: str, point: Po
     }
     if not may_choose_memory(method):
         chosen["memory"] = None
+    elif type(chosen["memory"]) is int:
+        chosen["memory"] = str(chosen["memory"])
     given = {**file.settings, **{name: value for name, value in point.items() if name not in _OPTIONS}}
     spec, data = named_method(method)[0], find_dataset(parse_stream(stream).dataset)[0].spec
     backbone = spec.backbone(data, chosen["backbone"])

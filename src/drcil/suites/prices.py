@@ -17,6 +17,8 @@ class Prices:
 
     conditions: str
     seconds: Mapping[str, float]
+    sought: bool = False
+    """Whether what is not known cannot be foretold at all."""
 
     def of(self, asked: Iterable[Asked]) -> float | None:
         """Of all these runs, one at a time; None where some are not known. What several ask for counts once."""
@@ -43,4 +45,4 @@ def find_prices(
         if seconds is not None:
             found[one.command()] = sum(seconds)
     paces.keep_runs(own, found)
-    return Prices(own, paces.runs(own))
+    return Prices(own, paces.runs(own), sought=True)

@@ -109,6 +109,8 @@ class Suite:
         drawings = tuple(drawing.narrowed(keep) for drawing in self.drawings)
         for row in rows:
             if row.lower() not in met:
+                if known_rows <= {""}:
+                    raise UserError(f"{', '.join(self.names)} has no rows to choose from; leave out --rows")
                 raise unknown("row", row, known_rows - {""})
         part = replace(
             self,
