@@ -48,6 +48,9 @@ class Witness(Protocol):
     def looks(self, net: nn.Module, images: int) -> None:
         """So many images go through a net."""
 
+    def ends(self) -> None:
+        """The task: all of it could be rehearsed."""
+
 
 class RehearsalEngine:
     """Notes the stages that it is asked to train. No image is read: every feature is that of an image of zeros."""
@@ -127,6 +130,7 @@ def _rehearsed(method: Method, memory: Memory, task: Task, witness: Witness | No
     method.consolidate(memory.images or empty_like(task.new), partial(engine.features, method.herding_net()))
     if witness is not None:
         _tell_looks(witness, method, memory, task)
+        witness.ends()
     return engine.stages
 
 

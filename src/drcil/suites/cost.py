@@ -28,6 +28,7 @@ from ..runs.settings import RunSettings
 from ..stages import Stage
 from ..streams.protocols import parse_stream
 from ..train.kept import has_constant_features
+from ..train.optimizers import is_idle
 from ..train.pace import Kind, as_it_is, decoding_pace, kind_of, look_kind, look_pace, step_pace, view_pace
 from .paces import Paces
 
@@ -66,10 +67,11 @@ class Costs:
             model = fresh_model(run, stream)
             with threads(run.threads or self._threads):
                 bill = Bill(run, model, self._paces, self.conditions(run), self._told)
-                work = rehearse(model.method, stream[: run.tasks], model.memory.budget, bill)
+                tasks = stream[: run.tasks]
+                rehearse(model.method, tasks, model.memory.budget, bill)
         except (UserError, RuntimeError, MemoryError):
             return None
-        return tuple(bill.tasks) if all(work) else None
+        return tuple(bill.tasks) if bill.ended == len(tasks) else None
 
 
 class Bill:
@@ -79,6 +81,8 @@ class Bill:
         self, run: RunSettings, model: Model, paces: Paces, conditions: str, told: Callable[[str], None]
     ) -> None:
         self.tasks: list[float] = []
+        self.ended = 0
+        """Tasks that could be rehearsed to their end."""
         self._model, self._paces, self._conditions, self._told = model, paces, conditions, told
         self._channels, self._pixels = model.shape.channels, model.shape.size
         self._engine = Learner.of(model, run.engine).engine
@@ -88,7 +92,12 @@ class Bill:
     def begins(self) -> None:
         self.tasks.append(0.0)
 
+    def ends(self) -> None:
+        self.ended += 1
+
     def trains(self, stage: Stage, images: int) -> None:
+        if is_idle(stage):
+            return
         self._engine.augmentation = self._augmentation
         augmented = self._engine.augments(stage)
         if not augmented and not stage.reads_maps and has_constant_features(stage):
