@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 # Okabe and Ito's colours; yellow is left out, it is too light for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _BLACK = COLOURS[-1]
@@ -20,6 +22,13 @@ def colours(count: int) -> list[str]:
         grey = _LIGHTEST * (number + 1) / rounds
         chosen += [_shade(colour, grey if colour == _BLACK else share) for colour in COLOURS]
     return chosen[:count]
+
+
+def line_colours(marked: Sequence[bool]) -> list[str]:
+    """A colour for every line; the first of all for the one that is marked."""
+    order = sorted(range(len(marked)), key=lambda at: not marked[at])
+    chosen = dict(zip(order, colours(len(marked)), strict=True))
+    return [chosen[at] for at in range(len(marked))]
 
 
 def _shade(colour: str, share: float) -> str:
