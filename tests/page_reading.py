@@ -17,7 +17,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self._data = ""
+        self._data: dict[str, str] = {}
         self.feed(text)
         self.close()
         assert self.open == []
@@ -32,15 +32,22 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.open[-1:] == ["script"]:
-            if self.elements[-1][1].get("type") == "application/json":
-                self._data += data
+            attributes = self.elements[-1][1]
+            if attributes.get("type") == "application/json":
+                name = str(attributes["id"])
+                self._data[name] = self._data.get(name, "") + data
         elif self.open[-1:] != ["style"]:
             self.text += data
 
     @property
     def data(self) -> Any:
         """What the charts are drawn from."""
-        return json.loads(self._data)
+        return json.loads(self._data["charts"])
+
+    @property
+    def behind(self) -> Any:
+        """The runs behind the cells."""
+        return json.loads(self._data["behind"])
 
     def count(self, tag: str, **attributes: str) -> int:
         return sum(own == tag and attributes.items() <= has.items() for own, has in self.elements)

@@ -610,7 +610,7 @@ def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.C
     assert "finetune, seed 0: reused from runs/finetune-digits-b0-5-seed0\n" in output.err
     assert "replay, seed 0: task 2/2 done" in output.err
     place = tmp_path / "comparisons" / "digits-b0-5"
-    names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "logs", ".lock"}
+    names = {"comparison.json", "table.md", "summary.csv", "runs.csv", "curves.png", "report.html", "logs", ".lock"}
     assert {file.name for file in place.iterdir()} == names
     assert f"failed: {why}" in (place / "table.md").read_text()
     assert json.loads((place / "comparison.json").read_text()) == json.loads(output.out)

@@ -75,7 +75,7 @@ def compare(
     from ..runs.begin import RUNS
     from ..runs.plan import load_stream, require_part, require_tasks
     from ..runs.result import leading_metric
-    from ..suites.comparison import COMPARISON, CURVES, TABLE, write_comparison
+    from ..suites.comparison import COMPARISON, CURVES, PAGE, TABLE, write_comparison
     from ..suites.datasets import Datasets
     from ..suites.engines import ENGINES, Request
     from ..suites.entries import Wanted, may_choose_memory, plan_entries, require_once, share_cores
@@ -149,6 +149,6 @@ def compare(
             if summary.note:
                 screen.print(f"{summary.method}: {summary.note}", markup=False, soft_wrap=True)
         curves = f", curves: {place / CURVES}" if (place / CURVES).exists() else ""
-        screen.print(f"table: {place / TABLE}{curves}", markup=False, soft_wrap=True)
+        screen.print(f"table: {place / TABLE}{curves}, page: {place / PAGE}", markup=False, soft_wrap=True)
     if any(entry.failure is not None for entry in entries):
         raise typer.Exit(1)

@@ -125,16 +125,16 @@ def reproduce(
         return
     answers.require_something()
 
-    def told() -> tuple[SuiteReport, dict[str, Any]]:
+    def told(drawn: bool = False) -> tuple[SuiteReport, dict[str, Any]]:
         """What is known by now, also on disk."""
         report = suite_report(suite, answers, command, place / LOGS)
-        return report, write_answer(place, question, report)
+        return report, write_answer(place, question, report, drawn)
 
     entries = answers.startable()
     needed = any(entry.result is None for entry in entries)
     with opened(workshop, needed, [runs, place]) as at_a_time, SUITE.opened(place, question):
         finish_runs(entries, at_a_time, datasets, place / LOGS, screen, quiet, workshop, told)
-        report, answer = told()
+        report, answer = told(drawn=True)
     if json:
         print_json(answer)
     if not (json and quiet):
@@ -212,6 +212,8 @@ def _show_plan(answers: Answers, jobs: int, screen: Console, json: bool) -> None
 
 def _show(report: SuiteReport, answers: Answers, place: Path, screen: Console) -> None:
     """What came of it."""
+    from ..report.plots import PLOTS
+    from ..suites.answer import HTML
     from ..suites.shown import measured_tables
 
     for table in report.tables:
@@ -222,7 +224,9 @@ def _show(report: SuiteReport, answers: Answers, place: Path, screen: Console) -
     for failure in report.failures:
         screen.print(f"failed: {failure}", markup=False, soft_wrap=True)
     _tell_missing(answers, screen)
-    screen.print(f"report: {place}", markup=False, soft_wrap=True)
+    if report.curves:
+        screen.print(f"plots: {place / PLOTS}", markup=False, soft_wrap=True)
+    screen.print(f"report: {place / HTML}", markup=False, soft_wrap=True)
 
 
 def _tell_missing(answers: Answers, screen: Console) -> None:

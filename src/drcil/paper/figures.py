@@ -26,6 +26,7 @@ class PaperFigure:
     curves: tuple[str, ...] = ()
     """Streams on which accuracy is drawn after each task."""
     row: str = ""
+    """The one that it is about: highlighted, or swept."""
     stream: str = ""
     sweep: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The values of each setting that is swept, for the row on the stream."""

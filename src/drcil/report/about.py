@@ -1,9 +1,9 @@
-"""What a page tells of a run beside its figures."""
+"""What is told of a run beside its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,10 @@ class About:
         """The day on which its last task was finished, in UTC; nothing where the events do not say."""
         times = [event["time"] for event in self.events if event.get("event") == "TaskDone"]
         return datetime.fromtimestamp(times[-1], UTC).strftime("%Y-%m-%d") if times else ""
+
+    def brief(self) -> About:
+        """Without the many events of training: for those who hold many runs at a time."""
+        return replace(self, events=[event for event in self.events if event.get("event") == "TaskDone"][-1:])
 
     @property
     def commit(self) -> str:

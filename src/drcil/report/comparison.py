@@ -14,6 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from .about import About
 from .figures import PLAIN, SHOTS, TITLES, Shown, figure_of
 
 _COUNTS = ("parameters", "seconds")
@@ -30,6 +31,8 @@ class Outcome:
     directory: str
     result: dict[str, Any] | None
     failure: str | None = None
+    about: About | None = None
+    """How it was carried out; None: not known."""
 
 
 @dataclass(frozen=True)

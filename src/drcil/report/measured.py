@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import hypot, sqrt
+from statistics import NormalDist
+from typing import Literal
 
 from .comparison import Figure, Outcome, figure
 from .figures import figure_of
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""For one to ten degrees of freedom."""
+Verdict = Literal["within noise", "outside noise", "one run"]
+"""Of a difference; of a single run there is no telling."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,15 @@ class MeasuredCell:
     """Why nothing was measured, where that is known before any run: the data is not at hand, it was not asked for."""
 
     @property
+    def values(self) -> list[float]:
+        """Of the runs that are finished."""
+        found = (figure_of(one.result, self.metric) for one in self.outcomes if one.result is not None)
+        return [float(value) for value in found if value is not None]
+
+    @property
     def measured(self) -> Figure | None:
         """The mean over the runs that are finished, with its standard error; None where there is none."""
-        values = [figure_of(one.result, self.metric) for one in self.outcomes if one.result is not None]
-        known = [float(value) for value in values if value is not None]
+        known = self.values
         return figure(known) if known else None
 
     @property
@@ -44,6 +57,38 @@ class MeasuredCell:
         """Measured minus published, in points."""
         measured = self.measured
         return None if measured is None or self.published is None else measured.mean - self.published
+
+    @property
+    def noise(self) -> float | None:
+        """How far the difference may be from zero by chance, in 19 of 20 cases: t·√(e² + p²), Student's t for our runs.
+
+        e is the error of our mean, p the published error. Where none was published the value is of a single run, which
+        is taken to vary as ours do. None where a single run gives no estimate.
+        """
+        measured, runs = self.measured, len(self.values)
+        if measured is None or measured.error is None:
+            return None
+        theirs = sqrt(runs) * measured.error if self.published_error is None else self.published_error
+        return student(runs - 1) * hypot(measured.error, theirs)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the difference may be chance; None where there is no difference."""
+        difference, noise = self.difference, self.noise
+        if difference is None:
+            return None
+        if noise is None:
+            return "one run"
+        return "within noise" if abs(difference) <= noise else "outside noise"
+
+    @property
+    def lacking(self) -> str:
+        """Why there is no figure, in a word or two; nothing where there is one."""
+        if self.measured is not None:
+            return ""
+        if any(one.result is not None for one in self.outcomes):
+            return "–"
+        return self.note or ("failed" if any(one.failure is not None for one in self.outcomes) else "not run")
 
 
 @dataclass(frozen=True)
@@ -56,6 +101,27 @@ class MeasuredTable:
     columns: tuple[Heading, ...]
     cells: Mapping[tuple[str, Heading], MeasuredCell]
     """By row and column; a cell that the table does not have is absent."""
+
+    def parts(self) -> Iterator[tuple[str, MeasuredTable]]:
+        """The table of each group of columns, with the rows that have something there."""
+        for group in dict.fromkeys(column.group for column in self.columns):
+            cells = {at: cell for at, cell in self.cells.items() if at[1].group == group}
+            own = {row for row, _ in cells}
+            yield (
+                group,
+                MeasuredTable(
+                    self.name,
+                    self.caption,
+                    tuple(row for row in self.rows if row in own),
+                    tuple(column for column in self.columns if column.group == group),
+                    cells,
+                ),
+            )
+
+    @property
+    def beside(self) -> bool:
+        """Whether there is anything published to stand beside."""
+        return any(cell.published is not None for cell in self.cells.values())
 
 
 @dataclass(frozen=True)
@@ -70,6 +136,12 @@ class Curves:
     """What is on the vertical axis."""
     lines: Mapping[str, tuple[tuple[float, Figure], ...]]
     """By name: points from left to right."""
+    highlight: str = ""
+    """The line in question."""
+    percent: bool = True
+    """Whether values are percentages."""
+    outcomes: Mapping[str, tuple[Outcome, ...]] = field(default_factory=dict)
+    """The runs behind each line."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +150,45 @@ class SuiteReport:
 
     title: str
     command: str
-    """That makes or continues it."""
+    """That makes or continues it; nothing where there is no single one."""
     tables: tuple[MeasuredTable, ...] = ()
     curves: tuple[Curves, ...] = ()
     failures: tuple[str, ...] = ()
     """A sentence for each run that failed, with its log."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of it, a sentence each."""
+
+    def outcomes(self) -> dict[tuple[str, str], Outcome]:
+        """All runs that it shows, by directory and readout."""
+        cells = (cell.outcomes for table in self.tables for cell in table.cells.values())
+        lines = (runs for curves in self.curves for runs in curves.outcomes.values())
+        every = (one for runs in (*cells, *lines) for one in runs)
+        return {outcome_key(one): one for one in every}
+
+
+def outcome_key(outcome: Outcome) -> tuple[str, str]:
+    """What tells an outcome from others: its run, and the readout whose figures it has."""
+    return outcome.directory, "" if outcome.result is None else outcome.result["readout"]
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution.
+
+    >>> student(1), student(2), round(student(11), 2), round(student(1000), 2)
+    (12.706, 4.303, 2.2, 1.96)
+    """
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    # Its expansion about the normal distribution's, right to two decimals from here on.
+    z = NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def figure_words(own: Figure, decimals: int = 2) -> str:
+    """A mean, with its error where there is one.
+
+    >>> figure_words(Figure(73.971, 0.128)), figure_words(Figure(73.971, None))
+    ('73.97 ±0.13', '73.97')
+    """
+    error = "" if own.error is None else f" ±{own.error:.{decimals}f}"
+    return f"{own.mean:.{decimals}f}{error}"

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..disk import write_json
-from ..errors import UserError
+from ..disk import write_bytes, write_json
+from ..errors import UserError, legible
 from ..report.comparison import Outcome
 from ..report.measured import Curves, MeasuredCell, MeasuredTable, SuiteReport
+from ..report.pages import suite_page
+from ..report.plots import PLOTS, write_plots
+from ..report.written import report_csv, report_markdown
 from ..runs.settings import RunSettings
 from .carrying import log_of
 from .datasets import Datasets
@@ -20,7 +23,7 @@ from .suite import CellPlan, Suite, TablePlan
 
 NOT_FOUND = "data not found"
 HTML, MARKDOWN, CSV = "report.html", "report.md", "report.csv"
-SUITE = Folder("suite", "suite.json", "names", (HTML, MARKDOWN, CSV))
+SUITE = Folder("suite", "suite.json", "names", (HTML, MARKDOWN, CSV, PLOTS))
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,20 @@ def _cell(plan: CellPlan, answers: Answers) -> MeasuredCell:
     return MeasuredCell(plan.metric, outcomes, plan.published, plan.error, "" if outcomes else NOT_FOUND)
 
 
-def write_answer(place: Path, question: dict[str, Any], report: SuiteReport) -> dict[str, Any]:
-    """Write what came of it; the same as one object."""
+def write_answer(place: Path, question: dict[str, Any], report: SuiteReport, drawn: bool = True) -> dict[str, Any]:
+    """Write what came of it: a page, tables and plots; the same as one object.
+
+    ``drawn``: whether plots are drawn as pictures, which takes a while.
+    """
     answer = {"question": question, **report_json(report)}
     write_json(place / SUITE.file, answer)
+    plots = write_plots(place, report) if drawn else {}
+    for name, text in (
+        (HTML, suite_page(report)),
+        (MARKDOWN, report_markdown(report, plots)),
+        (CSV, report_csv(report)),
+    ):
+        write_bytes(place / name, legible(text).encode())
     return answer
 
 

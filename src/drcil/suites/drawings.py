@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..report.comparison import Figure, Outcome, summarise
+from ..report.comparison import Figure, Outcome
 from ..report.figures import TITLES, Shown
+from ..report.gathered import task_curves
 from ..report.measured import Curves, MeasuredCell
 from ..runs.plan import load_stream
 from ..runs.settings import RunSettings
@@ -55,6 +56,8 @@ class TaskCurves:
     metric: str
     """The metric that the curve sums up to."""
     lines: Mapping[str, tuple[Wanted, ...]]
+    highlight: str = ""
+    """The line in question."""
 
     def __bool__(self) -> bool:
         return bool(self.lines)
@@ -71,15 +74,8 @@ class TaskCurves:
         return replace(self, lines=kept)
 
     def drawn(self, found: Found) -> Curves | None:
-        lines: dict[str, tuple[tuple[float, Figure], ...]] = {}
-        shown = Shown(self.metric)
-        for name, runs in self.lines.items():
-            outcomes = [replace(one, method=name) for one in found.outcomes(runs)]
-            for summary in summarise(outcomes, shown):
-                points = zip(summary.seen, summary.curve, strict=True)
-                lines[name] = tuple((float(seen), own) for seen, own in points if own is not None)
-        drawn = {name: points for name, points in lines.items() if points}
-        return Curves(self.name, self.caption, "classes seen", f"{shown.axis} (%)", drawn) if drawn else None
+        runs = {name: found.outcomes(wanted) for name, wanted in self.lines.items()}
+        return task_curves(self.name, self.caption, Shown(self.metric), runs, self.highlight)
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,11 @@ class Sweep:
             if points:
                 lines[name] = points
         along = f"{TITLES.get(self.metric, self.metric)} (%)"
-        return Curves(self.name, self.caption, self.setting, along, lines) if lines else None
+        runs = {
+            name: tuple(one for _, wanted in line for one in found.outcomes(wanted))
+            for name, line in self.lines.items()
+        }
+        return Curves(self.name, self.caption, self.setting, along, lines, outcomes=runs) if lines else None
 
 
 @dataclass(frozen=True)
@@ -153,4 +153,4 @@ class Imbalance:
                 (float(task.number), Figure(float(task.memory.mean()), None)) for task in tasks if len(task.memory)
             ),
         }
-        return Curves(self.name, self.caption, "task", "training images of a class", lines)
+        return Curves(self.name, self.caption, "task", "training images of a class", lines, percent=False)

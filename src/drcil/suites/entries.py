@@ -11,9 +11,12 @@ from typing import Any
 
 from ..errors import UserError, legible
 from ..methods.spec import named_method
+from ..report.about import About
 from ..report.comparison import Outcome
+from ..runs.about import about
 from ..runs.begin import unused
 from ..runs.result import led_by
+from ..runs.run import Run
 from ..runs.settings import RunSettings
 from .datasets import Datasets
 from .reuse import KnownRuns, is_finished, run_key
@@ -52,6 +55,11 @@ class Entry:
     failure: str | None = None
     details: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def about(self) -> About:
+        """How a finished run was carried out."""
+        return about(Run(self.directory, self.settings)).brief()
+
     @property
     def name(self) -> str:
         return ", ".join([" and ".join(self.readings), *self.details, f"seed {self.settings.seed}"])
@@ -59,7 +67,8 @@ class Entry:
     def outcome(self, method: str) -> Outcome:
         """What became of one of the methods."""
         result = None if self.result is None else led_by(self.result, self.readings[method])
-        return Outcome(method, self.settings.seed, legible(str(self.directory)), result, self.failure)
+        told = None if self.result is None else self.about
+        return Outcome(method, self.settings.seed, legible(str(self.directory)), result, self.failure, told)
 
 
 def require_once(methods: Sequence[str]) -> None:

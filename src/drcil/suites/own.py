@@ -139,7 +139,8 @@ def _drawings(
 ) -> Iterator[Drawing]:
     for stream in file.streams:
         lines = {row: runs[row, stream] for row in rows}
-        yield TaskCurves(stream, f"Accuracy after each task on {stream}", leading_metric(stream), lines)
+        highlight = rows[0] if len(rows) == len(file.methods) else ""
+        yield TaskCurves(stream, f"Accuracy after each task on {stream}", leading_metric(stream), lines, highlight)
         for setting, values in file.sweep.items():
             swept = {
                 _row(method, point): tuple(

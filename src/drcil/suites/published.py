@@ -51,7 +51,7 @@ def _drawings(figure: PaperFigure, common: Common) -> Iterator[Drawing]:
         yield Imbalance(f"{figure.name}, {stream}", caption, run)
     for stream in figure.curves:
         lines = {row: _wanted([asked], common) for row, asked in figure.lines(stream).items()}
-        yield TaskCurves(f"{figure.name}, {stream}", caption, leading_metric(stream), lines)
+        yield TaskCurves(f"{figure.name}, {stream}", caption, leading_metric(stream), lines, figure.row)
     for setting in figure.sweep:
         points = tuple((value, _wanted([asked], common)) for value, asked in figure.points(setting).items())
         name, metric = f"{figure.name}, {setting}", leading_metric(figure.stream)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..colours import colours
+from ..colours import line_colours
 from ..figures import figure_of, shown_of
 from ..measured import Curves
-from ..plots import curves
+from ..plots import curves, limits
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -26,6 +26,8 @@ class Series:
     """Standard errors, drawn as a band."""
     leads: bool = True
     """Lines that do not are drawn thinner and broken."""
+    marked: bool = False
+    """The one in question among others."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,13 @@ class LineChart:
     """What the points at 1, 2, … are, in words."""
 
     def data(self) -> dict[str, Any]:
-        return {"kind": "lines", **asdict(self), "colours": colours(len(self.series))}
+        known = [value for one in self.series for value in one.along if value is not None]
+        return {
+            "kind": "lines",
+            **asdict(self),
+            "colours": line_colours([one.marked for one in self.series]),
+            "limits": limits(min(known), max(known)) if self.percent and known else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -96,10 +104,11 @@ def plotted(curves: Curves) -> LineChart:
             tuple(across for across, _ in points),
             tuple(round(own.mean, 4) for _, own in points),
             tuple(own.error for _, own in points) if any(own.error is not None for _, own in points) else None,
+            marked=name == curves.highlight,
         )
         for name, points in curves.lines.items()
     )
-    return LineChart(curves.across, curves.along, series, percent=True)
+    return LineChart(curves.across, curves.along, series, percent=curves.percent)
 
 
 def _rounded(rows: Sequence[Sequence[float]]) -> Rows:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..about import About
 from ..progress import duration
-from .about import About
 
 Facts = list[tuple[str, str]]
 
 
-def budget(result: Mapping[str, Any]) -> str:
-    """How much was spent on a run: profile, epochs, image size, tasks."""
+def budget(result: Mapping[str, Any], tasks: int | None = None) -> str:
+    """How much is spent on a run: profile, epochs, image size, tasks (None: those that are finished)."""
     own = result["settings"]
     words = [f"profile {result.get('profile', 'full')}"]
     scale = own.get("epochs_scale", 1.0)
     words += [] if scale == 1.0 else [f"{scale * 100:.4g} % of the epochs"]
     words += [f"images of {own['image_size']} pixels"] if own.get("image_size") else []
-    tasks = len(result["tasks"])
+    tasks = tasks or len(result["tasks"])
     return ", ".join([*words, f"{tasks} task{'' if tasks == 1 else 's'}"])
 
 

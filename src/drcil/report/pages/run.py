@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..about import About
 from ..tables import summary_cells, task_cells, title
-from .about import About
 from .charts import accuracy_map, confusion_map, curve_chart, forgetting_map
 from .facts import facts, settings_of
 from .losses import loss_charts

@@ -8,6 +8,8 @@ const HUES = {
   orange: { light: ["#fdf3ea", "#a63c00"], dark: ["#2b211a", "#ffa25c"] },
 };
 
+const MARKERS = ["circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "star"];
+
 const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 const hex = (rgb) => "#" + rgb.map((own) => Math.round(own).toString(16).padStart(2, "0")).join("");
 const mix = (from, to, share) => {
@@ -31,14 +33,23 @@ function seen(colour, scheme) {
   return colour;
 }
 
-// Heights of labels, at least so far from each other, as near as can be to where they belong.
+// Heights of labels, at least so far from each other, as near as can be to where they belong: those in a crowd share
+// the mean of what they want, and move apart about it.
 function spread(wanted, least, bottom, top) {
   const order = wanted.map((_, at) => at).sort((a, b) => wanted[a] - wanted[b]);
+  const mean = (crowd) => crowd.reduce((sum, own) => sum + own, 0) / crowd.length;
+  const crowds = [];
+  order.forEach((at, number) => {
+    crowds.push([wanted[at] - number * least]);
+    while (crowds.length > 1 && mean(crowds.at(-2)) > mean(crowds.at(-1))) {
+      const last = crowds.pop();
+      crowds.at(-1).push(...last);
+    }
+  });
+  const means = crowds.flatMap((crowd) => crowd.map(() => mean(crowd)));
+  const highest = top - (order.length - 1) * least;
   const placed = [];
-  let last = -Infinity;
-  for (const at of order) placed[at] = last = Math.max(wanted[at], last + least, bottom);
-  last = top + least;
-  for (const at of order.reverse()) placed[at] = last = Math.min(placed[at], last - least);
+  order.forEach((at, number) => { placed[at] = Math.max(bottom, Math.min(means[number], highest)) + number * least; });
   return placed;
 }
 
@@ -69,12 +80,11 @@ function lines(chart, width) {
   const [first, last] = [Math.min(...all), Math.max(...all)];
   const [low, high] = [Math.min(...known), Math.max(...known)];
   const margin = (high - low || 1) * 0.05;
-  const bottom = chart.percent ? Math.max(0, 10 * Math.floor((low - 2) / 10)) : low - margin;
-  const top = chart.percent ? Math.min(100, 10 * Math.ceil((high + 1) / 10)) : high + margin;
+  const [bottom, top] = chart.limits ?? [low - margin, high + margin];
   const height = Math.max(300, 90 + 15 * chart.series.length);
   // Room for the names at the ends of the lines, as many pixels as the longest needs.
   const named = chart.series.length > 1;
-  const room = named ? Math.min(0.45 * width, 14 + 6.8 * Math.max(...chart.series.map((one) => one.name.length))) : 0;
+  const room = named ? Math.min(0.45 * width, 24 + 6.8 * Math.max(...chart.series.map((one) => one.name.length))) : 0;
   const frame = Math.max(60, width - 80);
   const span = last - first || 1;
   const plot = figure(width, height, chart.across, chart.along, colours, {
@@ -82,11 +92,20 @@ function lines(chart, width) {
     // The points at the very top are drawn whole.
     y_range: new Bokeh.Range1d({ start: bottom, end: top + 0.02 * (top - bottom) }),
   });
-  if (!chart.places.length && new Set(all).size <= 12) {
-    for (const axis of plot.xaxis) axis.ticker = new Bokeh.FixedTicker({ ticks: [...new Set(all)] });
+  if (!chart.places.length) {
+    // Where points are, or where some of them are; counted from the last.
+    const places = [...new Set(all)].sort((a, b) => b - a);
+    const step = Math.ceil(places.length / Math.min(12, Math.max(2, Math.floor((frame - room) / 34))));
+    const ticker = new Bokeh.FixedTicker({ ticks: places.filter((_, at) => at % step === 0) });
+    for (const own of [...plot.xaxis, ...plot.xgrid]) own.ticker = ticker;
   }
   const hovered = [];
-  chart.series.forEach((one, at) => {
+  const marked = chart.series.some((one) => one.marked);
+  const width_of = (one) => (one.marked ? 3.4 : marked || !one.leads ? 1.5 : 2.2);
+  // The one in question last, so that it lies above the others.
+  const order = chart.series.map((_, at) => at).sort((a, b) => chart.series[a].marked - chart.series[b].marked);
+  order.forEach((at) => {
+    const one = chart.series[at];
     const colour = seen(chart.colours[at], colours.scheme);
     const along = one.along.map((value) => value ?? NaN);
     const data = {
@@ -102,11 +121,12 @@ function lines(chart, width) {
     const source = new Bokeh.ColumnDataSource({ data });
     if (one.error) plot.varea({ field: "across" }, { field: "low" }, { field: "high" }, { source, fill_color: colour, fill_alpha: 0.15 });
     hovered.push(plot.line({ field: "across" }, { field: "along" }, {
-      source, line_color: colour, line_width: one.leads ? 2.2 : 1.5, line_dash: one.leads ? "solid" : [6, 4],
+      source, line_color: colour, line_width: width_of(one), line_dash: one.leads ? "solid" : [6, 4],
     }));
     if (one.across.length <= 60) {
       hovered.push(plot.scatter({ field: "across" }, { field: "along" }, {
-        source, size: 7, fill_color: colour, line_color: colours.ground, line_width: 1,
+        source, size: one.marked ? 9 : 7, marker: MARKERS[Math.floor(at / 7) % MARKERS.length],
+        fill_color: colour, line_color: colours.ground, line_width: 1,
       }));
     }
   });
@@ -116,9 +136,12 @@ function lines(chart, width) {
     const heights = spread(ends, 14 * line, bottom + 5 * line, top - 5 * line);
     chart.series.forEach((one, at) => {
       const end = one.across[one.along.findLastIndex((value) => value !== null)] ?? last;
-      plot.text([Math.max(end, last)], [heights[at]], [one.name], {
+      const edge = last + 14 * (span / (frame - room));
+      plot.line([end, edge], [ends[at], heights[at]], { line_color: seen(chart.colours[at], colours.scheme), line_alpha: 0.6 });
+      plot.text([edge], [heights[at]], [one.name], {
         text_color: seen(mix(chart.colours[at], colours.ink, 0.2), colours.scheme), text_font: "system-ui, sans-serif",
-        text_font_size: "12px", text_baseline: "middle", x_offset: 8, text_font_style: one.leads ? "bold" : "normal",
+        text_font_size: "12px", text_baseline: "middle", x_offset: 4,
+        text_font_style: one.marked || (one.leads && !marked) ? "bold" : "normal",
       });
     });
   }
