@@ -29,6 +29,7 @@ from .options import Plugin
 from .output import warn
 from .paper import paper
 from .predict import predict
+from .report import report
 from .reproduce import reproduce
 from .resume import resume
 from .run import run
@@ -86,6 +87,7 @@ app.command("import")(import_checkpoints)
 app.command("list")(list_known)
 app.command()(paper)
 app.command()(reproduce)
+app.command()(report)
 app.add_typer(data, name="data")
 
 

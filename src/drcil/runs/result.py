@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -61,15 +61,16 @@ class _Result(_Measured):
     seconds: float
 
 
-def is_sound(result: dict[str, Any]) -> bool:
-    """Whether a result that was kept has all that is shown of it, and all metrics that are known now."""
+def is_sound(result: dict[str, Any], metrics: Collection[str] | None = None) -> bool:
+    """Whether a result that was kept has all that is shown of it, and these metrics (None: all that are known now)."""
+    wanted = set(METRICS) if metrics is None else set(metrics)
     try:
         found = _Result.model_validate(result)
         leads = found.readouts[found.readout]
         for figures in found.readouts.values():
             own = _Measured.model_validate({**figures, "tasks": found.tasks})
             lengths = {len(own.curve), len(own.matrix), len(own.per_task), len(found.per_task), len(found.curve)}
-            if lengths != {len(found.tasks)} or not set(METRICS) <= set(figures):
+            if lengths != {len(found.tasks)} or not wanted <= set(figures):
                 return False
         for task in found.per_task:
             _Task.model_validate(task)

@@ -1,0 +1,114 @@
+"""A report of any runs: a table and curves for each stream and budget, methods as rows, means over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..data.datasets.dataset import find_dataset
+from ..errors import UserError, unknown
+from ..report.comparison import Outcome
+from ..report.figures import Shown
+from ..report.gathered import stream_table, task_curves
+from ..report.measured import SuiteReport
+from ..report.pages.facts import budget
+from ..runs.evidence import Evidence
+from ..runs.result import leading_metric
+from ..streams.protocols import parse_stream
+
+_GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "image_size", "seed", "order_seed", "precision"}
+"""Choices that a table or its rows have in common, and seeds."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs on one stream and budget."""
+
+    stream: str
+    budget: str
+    rows: Mapping[str, tuple[Evidence, ...]]
+    """By method, and what tells them from others of it; those of a row differ in their seeds."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.stream}, {self.budget}"
+
+
+def grouped(records: Sequence[Evidence]) -> list[Group]:
+    """Runs that can be compared, together; methods in the order in which they come."""
+    groups: dict[tuple[str, str], list[Evidence]] = {}
+    for one in records:
+        groups.setdefault((one.settings.stream, budget(one.result, _planned(one))), []).append(one)
+    return [Group(stream, spent, _rows(own)) for (stream, spent), own in groups.items()]
+
+
+def gathered_report(records: Sequence[Evidence], command: str, highlight: str, notes: Sequence[str]) -> SuiteReport:
+    """The report of these runs; ``highlight``: the row that stands out in plots."""
+    groups = grouped(records)
+    known = {row for group in groups for row in group.rows}
+    if highlight and highlight not in known:
+        raise unknown("row", highlight, known)
+    streams = list(dict.fromkeys(group.stream for group in groups))
+    tables, curves = [], []
+    for group in groups:
+        rows = {name: tuple(_outcome(one) for one in own) for name, own in group.rows.items()}
+        shown = Shown.on(group.stream, leading_metric(group.stream))
+        tables.append(stream_table(group.stream, f"Means over seeds. Budget: {group.budget}", shown, rows))
+        drawn = task_curves(group.name, "Accuracy after each task", shown, rows, highlight)
+        curves += [drawn] if drawn else []
+    count = "1 run" if len(records) == 1 else f"{len(records)} runs"
+    where = streams[0] if len(streams) == 1 else f"{len(streams)} streams"
+    return SuiteReport(f"{count} on {where}", command, tuple(tables), tuple(curves), notes=tuple(notes))
+
+
+def _outcome(one: Evidence) -> Outcome:
+    return Outcome(one.settings.label, one.settings.seed, one.place, one.result, about=one.about)
+
+
+def _planned(one: Evidence) -> int | None:
+    """How many tasks a run is to have; None where that is not known before its data is."""
+    if one.result["complete"]:
+        return None
+    if one.settings.tasks is not None:
+        return one.settings.tasks
+    cut = parse_stream(one.settings.stream)
+    try:
+        classes = find_dataset(cut.dataset)[0].classes
+    except UserError:
+        return None
+    return None if classes is None else len(cut.sizes(classes))
+
+
+def _rows(records: Sequence[Evidence]) -> dict[str, tuple[Evidence, ...]]:
+    rows: dict[str, list[Evidence]] = {}
+    for one in records:
+        alike = [_chosen(other) for other in records if other.settings.label == one.settings.label]
+        own = _chosen(one)
+        differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
+        words = [one.settings.label, *(f"{name}={own[name]}" for name in differing)]
+        # The mean over fewer tasks is another figure.
+        done = len(one.result["tasks"])
+        words += [] if one.result["complete"] else [f"{done} task{'' if done == 1 else 's'} so far"]
+        rows.setdefault(", ".join(words), []).append(one)
+    return {name: tuple(sorted(own, key=_seeds)) for name, own in rows.items()}
+
+
+def _chosen(one: Evidence) -> dict[str, Any]:
+    """What was chosen for a run by hand."""
+    choices = one.settings.choices()
+    given = choices.pop("settings")
+    kept = {name: value for name, value in choices.items() if name not in _GROUPED and value is not None}
+    return {**kept, **dict(_flat(given))}
+
+
+def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _seeds(one: Evidence) -> tuple[int, int]:
+    return one.settings.order_seed, one.settings.seed
