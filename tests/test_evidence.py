@@ -1,0 +1,269 @@
+"""Evidence: small files that stand for runs, reports of any runs, and a page of what was verified and what was not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drcil.cli import main
+from drcil.errors import UserError
+from drcil.paper.asked import trained
+from drcil.paper.tables import published
+from drcil.report.about import About
+from drcil.runs.evidence import Evidence, read_evidence, write_evidence
+from drcil.runs.result import led_by
+from drcil.runs.settings import RunSettings, make_settings
+from drcil.suites.gathered import gathered_report, grouped
+from drcil.suites.records import find_records
+from drcil.suites.reuse import present_settings
+from drcil.suites.verified import verified_page
+from page_reading import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = ["--tasks", "2", "--epochs-scale", "0.01", "--threads", "1", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two readouts."""
+    place = tmp_path_factory.mktemp("runs")
+    assert main(["run", "icarl", "digits-b0-5", *QUICK, "--out", str(place / "icarl")]) == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def evidence(
+    settings: RunSettings, avg: float = 70.0, complete: bool = True, readouts: tuple[str, ...] = ("classifier",)
+) -> Evidence:
+    """Of a run that was never carried out: with the settings that it would have, and made-up figures."""
+    figures = {
+        "curve": [90.0, 50.0], "avg": avg, "last": 50.0, "forgetting": 10.0, "matrix": [[90.0], [40.0, 60.0]],
+        "top5": [99.0, 98.0], "parameters": 5.0, "confusion": [[50.0, 50.0], [0.0, 100.0]], "task_avg": avg,
+        "task_curve": [90.0, 50.0], "per_task": [{}, {}],
+    }  # fmt: skip
+    result: dict[str, Any] = {
+        "method": settings.method,
+        "stream": settings.stream,
+        "seed": settings.seed,
+        "order_seed": settings.order_seed,
+        "profile": settings.profile,
+        "settings": {
+            "memory": settings.memory or "2000",
+            "backbone": settings.backbone or "resnet32",
+            "epochs_scale": settings.epochs_scale,
+            "method": present_settings(settings),
+        },
+        "tasks": [10, 10],
+        "complete": complete,
+        "metric": "avg",
+        "readout": None,
+        "readouts": {name: {**figures, "avg": avg - number} for number, name in enumerate(readouts)},
+        "seconds": 120.0,
+        "per_task": [{"seconds": 60.0}, {"seconds": 60.0}],
+    }
+    about = About("drcil run", {"commit": "0123456789" * 4}, [{"event": "TaskDone", "time": 86400.0 * 365}])
+    return Evidence(settings, led_by(result, readouts[0]), about, f"runs/{settings.name}-{settings.order_seed}")
+
+
+# Stored
+
+
+def test_a_stored_run_tells_what_the_run_told(runs: Path) -> None:
+    (found,) = find_records([runs]).found
+    path = write_evidence(found, Path("evidence"))
+    assert path.stat().st_size < 8000
+    stored = read_evidence(path)
+    assert stored.result["avg"] == pytest.approx(found.result["avg"], abs=1e-4)
+    assert stored.about.finished == found.about.finished and stored.about.commit == found.about.commit
+    assert stored.about.command == found.about.command and stored.settings.choices() == found.settings.choices()
+    # Reports are the same but for where it was read.
+    one, other = (gathered_report([own], "", "", ()) for own in (found, stored))
+    for cell, same in zip(one.tables[0].cells.values(), other.tables[0].cells.values(), strict=True):
+        assert cell.values == pytest.approx(same.values, abs=1e-4)
+    assert one.curves[0].lines.keys() == other.curves[0].lines.keys()
+    # Stored again it is the same file.
+    before = path.read_bytes()
+    assert write_evidence(stored, Path("evidence")) == path and path.read_bytes() == before
+
+
+def test_evidence_outlives_metrics_that_come_later(runs: Path) -> None:
+    (found,) = find_records([runs]).found
+    for figures in found.result["readouts"].values():
+        figures.pop("top5_avg")
+    assert read_evidence(write_evidence(found, Path("evidence"))).result["complete"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "edited", "hollow", "foreign"])
+def test_damaged_evidence_is_told_in_a_sentence(
+    damage: str, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_evidence(find_records([runs]).found[0], Path("evidence"))
+    text = path.read_text()
+    if damage == "cut":
+        path.write_text(text[: len(text) // 2])
+    elif damage == "edited":
+        path.write_text(text.replace('"seed": 0', '"seed": 1'))
+    else:
+        from drcil.disk import write_sealed
+
+        own = json.loads(text)
+        del own["checksum"]
+        write_sealed(path, {**own, "result": {}} if damage == "hollow" else {"evidence": 1, "what": 2})
+    assert main(["report", "evidence"]) == 2
+    error = capsys.readouterr().err
+    assert path.name in error and error.count("\n") == 1
+    # Among others it is left out, and said to be.
+    shutil.copytree(runs / "icarl", "evidence/icarl")
+    assert main(["report", "evidence", "--out", "page.md"]) == 0
+    assert "left out: " in capsys.readouterr().err and "Left out: " in Path("page.md").read_text()
+
+
+# Reports of any runs
+
+
+def test_runs_that_differ_in_seeds_are_a_mean_and_all_others_are_apart() -> None:
+    def own(**options: Any) -> RunSettings:
+        return make_settings(method="maf", stream="cifar100-b0-10", **options)
+
+    records = [
+        evidence(own(), 70.0),
+        evidence(own(seed=1), 72.0),
+        evidence(own(memory="500"), 50.0),
+        evidence(own(settings={"alpha": 0.5}), 60.0),
+        evidence(own(profile="cpu"), 40.0),
+    ]
+    full, small = grouped(records)
+    assert list(full.rows) == ["maf", "maf, memory=500", "maf, alpha=0.5"] and list(small.rows) == ["maf"]
+    assert [one.settings.seed for one in full.rows["maf"]] == [0, 1]
+    assert "profile cpu" in small.budget
+    report = gathered_report(records, "", "maf", ())
+    measured = next(iter(report.tables[0].cells.values())).measured
+    assert measured is not None and (measured.mean, measured.error) == (71.0, pytest.approx(1.0))
+    assert report.curves[0].highlight == "maf"
+    with pytest.raises(UserError, match="unknown row 'mof'"):
+        gathered_report(records, "", "mof", ())
+
+
+def test_unfinished_runs_are_rows_of_their_own() -> None:
+    own = make_settings(method="maf", stream="cifar100-b0-10", tasks=2)
+    half = evidence(own.model_copy(update={"seed": 1}), complete=False)
+    (group,) = grouped([evidence(own), half])
+    assert list(group.rows) == ["maf", "maf, 2 tasks so far"]
+
+
+def test_a_report_is_made_of_whatever_holds_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for places in ([runs], [runs / "icarl"], [runs, runs / "icarl"]):
+        assert main(["report", *map(str, places)]) == 0
+        page = Page(Path("report.html").read_text())
+        page.require_complete()
+        assert "1 run on digits-b0-5" in page.text and len(page.behind["runs"]) == 1
+    assert "icarl" in capsys.readouterr().out
+    assert main(["report", str(runs), "--store", "evidence"]) == 0
+    shutil.rmtree("report.html", ignore_errors=True)
+    assert main(["report", "evidence", "--out", "from.csv"]) == 0
+    assert Path("from.csv").read_text().splitlines()[1].startswith("digits-b0-5,icarl,")
+    # The directory of a suite names runs that are elsewhere.
+    Path("suites/mine").mkdir(parents=True)
+    answer = {"question": {}, "tables": [{"cells": [{"runs": [str(runs / "icarl")]}]}]}
+    Path("suites/mine/suite.json").write_text(json.dumps(answer))
+    assert [one.settings.method for one in find_records([Path("suites/mine")]).found] == ["icarl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nowhere"], "there is nothing at 'nowhere'"),
+        (["empty"], "no runs found in 'empty'"),
+        (["RUNS", "--out", "empty"], "--out is a file, and 'empty' is a directory"),
+        (["RUNS", "--out", "page.pdf"], "--out ends in .html, .md, .csv, not 'page.pdf'"),
+        (["RUNS", "--verified", "--out", "page.html"], "--out ends in .md, not 'page.html'"),
+        (["RUNS", "--store", "evidence", "--out", "page.html"], "--store only stores"),
+        (["RUNS", "--store", "file"], "--store is a directory, and 'file' is a file"),
+        (["RUNS", "--highlight", "maf"], "unknown row 'maf'; Known: icarl"),
+        (["file"], "file is not valid JSON"),
+    ],
+)
+def test_what_cannot_be_reported(
+    arguments: list[str], told: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty").mkdir()
+    Path("file").write_text("no run")
+    assert main(["report", *(str(runs) if word == "RUNS" else word for word in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1
+    assert sorted(path.name for path in Path().iterdir()) == ["empty", "file"]
+
+
+def test_a_damaged_result_is_made_again_and_a_damaged_run_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "icarl", "runs/one")
+    Path("runs/one/result.json").write_text("{")
+    assert main(["report", "runs"]) == 0
+    (state,) = Path("runs/one/tasks/02").glob("state.json")
+    state.write_text("{}")
+    capsys.readouterr()
+    assert main(["report", "runs"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# Verified or not
+
+
+def covering(method: str, stream: str, **options: Any) -> RunSettings:
+    (asked, *_) = (one for one in trained(published().values()) if (one.method, one.stream) == (method, stream))
+    return asked.run_settings(**options)
+
+
+def test_only_a_whole_run_at_full_budget_covers_a_published_one() -> None:
+    full = evidence(covering("mafdrc", "cifar100-b0-10", seed=3))
+    page = verified_page([full])
+    assert "1 of the 360 runs behind the published tables are here" in page
+    line = next(line for line in page.splitlines() if line.startswith("| `mafdrc` |"))
+    assert line == ("| `mafdrc` | 70.00 | 50.00 | 3 | 73.97 (T2) | 62.04 (T2) | 2.0 | 1971-01-01 | 0123456789 |")
+    rest = page.partition("## Not verified at full budget")[2]
+    lines = [line for line in rest.splitlines() if "`mafdrc`" in line and line.startswith("| cifar100 | default |")]
+    assert lines and not any("b0-10," in line for line in lines)
+    for less in (
+        covering("mafdrc", "cifar100-b0-10", tasks=5),
+        covering("mafdrc", "cifar100-b0-10", profile="cpu"),
+        covering("mafdrc", "cifar100-b0-10", epochs_scale=0.5),
+        covering("mafdrc", "cifar100-b0-10", settings={"alpha": 0.4}),
+    ):
+        assert verified_page([evidence(less)]).count("0 of the 360 runs") == 1
+
+
+def test_a_run_of_an_earlier_recipe_is_marked_and_covers_nothing() -> None:
+    own = evidence(covering("mafdrc", "cifar100-b0-10"))
+    own.result["settings"]["method"]["alpha"] = 0.9
+    page = verified_page([own])
+    assert "0 of the 360 runs" in page and "| `mafdrc` † |" in page and "† Trained with settings" in page
+
+
+def test_readouts_stand_beside_what_was_published_of_them() -> None:
+    """FOSTER before compression is another row of the paper, and the same run."""
+    page = verified_page([evidence(covering("foster", "cifar100-b0-10"), readouts=("compressed", "boosted"))])
+    lines = [line.split(" | ") for line in page.splitlines() if line.startswith("| `foster`")]
+    assert [(line[0], line[1], line[4]) for line in lines] == [
+        ("| `foster`", "70.00", "71.80 (T2)"),
+        ("| `foster`, boosted", "69.00", "73.13 (T2)"),
+    ]
+
+
+def test_unfinished_runs_verify_nothing() -> None:
+    page = verified_page([evidence(covering("mafdrc", "cifar100-b0-10"), complete=False)])
+    assert "Nothing yet." in page
+    with pytest.raises(UserError, match="is not finished, so there is no evidence"):
+        write_evidence(evidence(covering("maf", "cifar100-b0-10"), complete=False), Path("evidence"))
+
+
+def test_the_page_of_this_project_is_what_its_evidence_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """When evidence is added: drcil report evidence --verified --out docs/verified.md."""
+    assert main(["report", str(ROOT / "evidence"), "--verified"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "verified.md").read_text(encoding="utf-8")

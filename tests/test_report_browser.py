@@ -1,0 +1,140 @@
+"""The page of a suite in a real browser: nothing fetched, tables sorted, runs opened; on a desk, a phone, in print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drcil.report.pages import suite_page
+from test_suite_page import report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+
+CHROMIUM = shutil.which("chromium") or ""
+SCREENSHOTS = os.environ.get("DRCIL_SCREENSHOTS")
+"""A directory to leave pictures of the page in."""
+PATIENCE = 60_000
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt install chromium")]
+
+COLUMN = """(column) => [...document.querySelector("table.sorted").tBodies[0].rows]
+  .map((row) => row.cells[column].innerText.trim())"""
+DRAWN = "(within) => [...document.querySelectorAll(`${within} .chart`)].every((one) => one.firstElementChild)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """The page, and what it complained of or asked for."""
+
+    def __init__(self, browser: Any, place: Path, **options: Any) -> None:
+        file = place / "report.html"
+        file.write_text(suite_page(report()), encoding="utf-8")
+        self.page = browser.new_page(**options)
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda one: self.requests.append(one.url))
+        self.page.goto(file.as_uri())
+        self.until(DRAWN, "main")
+        self.address = file.as_uri()
+
+    def until(self, truth: str, argument: Any = None) -> None:
+        """Wait; the policy of the page forbids what playwright does for that."""
+        for _ in range(PATIENCE // 50):
+            if self.page.evaluate(truth, argument):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(truth)
+
+    def require_sound(self) -> None:
+        """No complaint, no request but for the page itself, nothing wider than the window."""
+        fetched = [url for url in self.requests if not url.startswith(("data:", "blob:"))]
+        assert self.complaints == [] and fetched == [self.address]
+        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    def shoot(self, name: str) -> None:
+        if SCREENSHOTS:
+            Path(SCREENSHOTS).mkdir(exist_ok=True)
+            self.page.screenshot(path=f"{SCREENSHOTS}/{name}.png")
+
+
+def test_sorting_and_the_runs_behind_a_cell_with_mouse_and_keyboard(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, tmp_path, viewport={"width": 1200, "height": 900})
+    page = opened.page
+    assert page.evaluate(COLUMN, 0) == ["MAF", "iCaRL", "WA"]
+    headings = page.locator("table.sorted").first.locator(".sort")
+    headings.nth(0).click()
+    assert page.evaluate(COLUMN, 0) == ["iCaRL", "MAF", "WA"]
+    # Numbers: the largest first, then the smallest; what was not measured stays last.
+    headings.nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(COLUMN, 1) == ["80.00 ±0.58", "60.00", "failed"]
+    page.keyboard.press("Enter")
+    assert page.evaluate(COLUMN, 1) == ["60.00", "80.00 ±0.58", "failed"]
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("measured")
+    opened.shoot("report-light")
+    # The runs behind a cell; the second is drawn when it is opened.
+    page.get_by_role("button", name="80.00 ±0.58").first.click()
+    assert page.inner_text("#runs-title") == "MAF: Avg" and "the mean of 3 runs" in page.inner_text("#runs-words")
+    assert page.locator("dialog details").count() == 3
+    opened.until(DRAWN, "dialog details[open]")
+    assert page.locator("dialog .chart").count() == 4
+    assert "drcil run maf digits-b0-5 --seed 0" in page.inner_text("dialog details[open]")
+    page.locator("dialog summary").nth(1).click()
+    opened.until("() => document.querySelectorAll('dialog .chart').length === 8")
+    assert "--seed 1" in page.locator("dialog details").nth(1).inner_text()
+    opened.shoot("report-runs")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("dialog")
+    # A cell that failed says why; with the keyboard alone.
+    page.get_by_role("button", name="failed").focus()
+    page.keyboard.press("Enter")
+    assert "wa, seed 0: failed: it broke" in page.inner_text("dialog")
+    page.get_by_role("button", name="Close").click()
+    # The name of a line opens its runs.
+    page.locator(".values summary").first.click()
+    page.locator(".values").first.get_by_role("button", name="MAF").click()
+    assert page.locator("dialog details").count() == 3
+    opened.require_sound()
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(scheme: str, browser: Any, tmp_path: Path) -> None:
+    phone = {"width": 390, "height": 800}
+    opened = Opened(browser, tmp_path, viewport=phone, is_mobile=True, has_touch=True, color_scheme=scheme)
+    page = opened.page
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(20, 23, 26)" if scheme == "dark" else "rgb(255, 255, 255)")
+    opened.shoot(f"report-phone-{scheme}")
+    page.locator("td .open").first.tap()
+    opened.until(DRAWN, "dialog details[open]")
+    widths = page.evaluate("[...document.querySelectorAll('dialog .chart')].map((one) => one.scrollWidth)")
+    assert widths and max(widths) <= 390
+    opened.shoot(f"report-phone-runs-{scheme}")
+    opened.require_sound()
+    page.close()
+
+
+def test_in_print_tables_and_charts_remain(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, tmp_path, viewport={"width": 900, "height": 1200})
+    opened.page.emulate_media(media="print")
+    assert opened.page.is_visible("table.sorted") and opened.page.is_visible("main .chart")
+    assert not opened.page.is_visible("dialog")
+    assert len(opened.page.pdf(format="A4")) > 10_000
+    opened.require_sound()
+    opened.page.close()
