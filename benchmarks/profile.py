@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as profiler
 
-from drcil.data.augment import Augment
+from drcil.data.augment import Augment, Draws
 from drcil.data.augment.pipeline import Step
 from drcil.train.events import EpochDone, Event, StageStarted
 
@@ -36,7 +36,7 @@ def marked(augmentation: Augment) -> Augment:
     """The same augmentation, whose steps can be told apart in a profile."""
 
     def mark(step: Step) -> Step:
-        def within(images: Tensor, draws: torch.Generator) -> Tensor:
+        def within(images: Tensor, draws: Draws) -> Tensor:
             with record_function(_MARK):
                 return step(images, draws)
 

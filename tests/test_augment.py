@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drcil.data.augment import AUGMENTS, Augment, build_augment, normalise
 from drcil.data.augment.framing import cutout, draw_boxes, flip, pad_crop, padded_resized_crop, resized_crop
-from drcil.data.augment.pipeline import RandomShift, random_cutout, random_flip
+from drcil.data.augment.pipeline import RandomShift, Step, random_cutout, random_flip
 from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment, SubPolicy
 from drcil.data.datasets import cifar100, digits, folder
 from drcil.data.datasets.dataset import DataSpec
@@ -23,6 +23,11 @@ SPECS = {"digits": digits.SPEC, "cifar": cifar100.SPEC, "imagenet": folder.SPEC}
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def step(one: Step) -> Augment:
+    """A step by itself."""
+    return Augment((one,), crops_files=False)
 
 
 def noise(count: int, channels: int = 3, height: int = 32, width: int = 32) -> Tensor:
@@ -54,7 +59,7 @@ def test_pad_crop_cuts_the_padded_image(
 def test_crops_take_every_place_equally_often() -> None:
     middle = torch.zeros(9000, 1, 5, 5, dtype=torch.uint8)
     middle[:, :, 2, 2] = 1
-    counts = RandomShift(1)(middle, seeded()).sum(0)[0].double()
+    counts = step(RandomShift(1))(middle, seeded()).sum(0)[0].double()
     assert counts.sum() == 9000
     assert within_five_sigma(counts[1:4, 1:4], torch.full((3, 3), 1 / 9), 9000)
 
@@ -65,7 +70,7 @@ def test_flip_mirrors_the_chosen_and_chooses_half() -> None:
     assert torch.equal(flipped[[0, 3]], images[[0, 3]].flip(3))
     assert torch.equal(flipped[[1, 2]], images[[1, 2]])
     marked = torch.tensor([0, 1], dtype=torch.uint8).expand(4000, 1, 1, 2)
-    mirrored = random_flip(marked, seeded())[:, 0, 0, 0].sum()
+    mirrored = step(random_flip)(marked, seeded())[:, 0, 0, 0].sum()
     assert within_five_sigma(mirrored.double(), torch.tensor(0.5), 4000)
 
 
@@ -80,12 +85,12 @@ def test_the_hole_is_sixteen_by_sixteen_clipped_at_the_border(y: int, x: int) ->
 
 def test_hole_centres_are_uniform_over_the_image() -> None:
     white = torch.full((6000, 1, 32, 32), 1, dtype=torch.uint8)
-    holes = 6000 - random_cutout(white, seeded()).sum(0)[0].double()
+    holes = 6000 - step(random_cutout)(white, seeded()).sum(0)[0].double()
     centres = torch.arange(32)
     covered = (centres[:, None] >= centres - 8) & (centres[:, None] < centres + 8)
     chance = covered.double().mean(1)
     assert within_five_sigma(holes, chance[:, None] * chance, 6000)
-    small = random_cutout(torch.ones(2000, 1, 16, 16, dtype=torch.uint8), seeded())
+    small = step(random_cutout)(torch.ones(2000, 1, 16, 16, dtype=torch.uint8), seeded())
     assert (small == 0).flatten(1).sum(1).max() == 64
 
 

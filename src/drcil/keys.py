@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 KeyPart = int | str
 
@@ -66,3 +69,70 @@ def randomness(*path: KeyPart) -> Iterator[None]:
         finally:
             if before is not None:
                 torch.mps.set_rng_state(before)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which images of a batch are looked at here, where several processes look at one batch together.
+
+    Values are drawn for all images, and those of these are taken: so every image gets what it would get in one process.
+    """
+
+    total: int
+    """Images of the batch."""
+    own: Tensor | None = None
+    """Where in the batch those are that are looked at here; None: all of them."""
+
+    def __len__(self) -> int:
+        return self.total if self.own is None else len(self.own)
+
+    def taken(self, drawn: Tensor, dim: int = 0) -> Tensor:
+        """Of values that were drawn for all images, along one dimension, those for the images at hand."""
+        return drawn if self.own is None else drawn.index_select(dim, self.own.to(drawn.device))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Where augmentation draws from: a generator, and the images that it draws for.
+
+    A step draws a value for each of ``count`` images and then takes those for the images it was given:
+    ``draws.taken(torch.rand(draws.count, generator=draws.generator))``.
+    """
+
+    generator: torch.Generator
+    share: Share
+
+    @property
+    def count(self) -> int:
+        """How many images to draw for."""
+        return self.share.total
+
+    def taken(self, drawn: Tensor, dim: int = 0) -> Tensor:
+        """Of what was drawn for all images, what is for those at hand."""
+        return self.share.taken(drawn, dim)
+
+
+_BATCH: ContextVar[Share | None] = ContextVar("batch", default=None)
+
+
+@contextmanager
+def batch_share(share: Share) -> Iterator[None]:
+    """Within the block nets see these images of a batch; ``bernoulli_by_image`` then draws for the whole batch."""
+    token = _BATCH.set(share)
+    try:
+        yield
+    finally:
+        _BATCH.reset(token)
+
+
+def bernoulli_by_image(rows: int, probability: float, like: Tensor) -> Tensor:
+    """Zeros and ones for so many rows, an equal number for each image of the batch, as a tensor like another.
+
+    From torch's global generator, keyed by the step. A net that draws by itself draws like this, so that an image meets
+    the same chance however many processes share its batch.
+    """
+    share = _BATCH.get()
+    if share is None or share.own is None:
+        return like.new_empty(rows).bernoulli_(probability)
+    each = rows // len(share)
+    return share.taken(like.new_empty(share.total, each).bernoulli_(probability)).flatten()

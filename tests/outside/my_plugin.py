@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from drcil.data.augment import AUGMENTS, Augment
+from drcil.data.augment import AUGMENTS, Augment, Draws
 from drcil.data.datasets.dataset import Dataset, DataSpec, dataset
 from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.heads import LinearHead
@@ -117,8 +117,8 @@ def _bars(split: str) -> ImageSet:
 def roll(spec: DataSpec, in_memory: bool) -> Augment:
     """Every image moved around by up to one pixel in each direction."""
 
-    def rolled(images: Tensor, generator: torch.Generator) -> Tensor:
-        steps = torch.randint(-1, 2, (len(images), 2), generator=generator).tolist()
+    def rolled(images: Tensor, draws: Draws) -> Tensor:
+        steps = draws.taken(torch.randint(-1, 2, (draws.count, 2), generator=draws.generator)).tolist()
         return torch.stack([image.roll(step, dims=(1, 2)) for image, step in zip(images, steps, strict=True)])
 
     return Augment((rolled,), crops_files=False)

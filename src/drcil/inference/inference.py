@@ -18,6 +18,7 @@ from ..data.sources.imageset import ImageSet
 from ..data.sources.reader import Reader, cut
 from ..limits import BATCH, WORKERS, Precision
 from ..nets.output import Output, Readout
+from ..team import ALONE, Team
 from .device import require_precision
 from .frozen import frozen_copy
 from .ranking import Ranking, best_classes
@@ -40,11 +41,14 @@ class Inference:
         workers: int = 2,
         batch: int = 500,
         cache: PictureCache | None = None,
+        team: Team = ALONE,
     ) -> None:
-        """``workers``: processes that decode images from disk; ``cache`` keeps what they decoded."""
+        """``workers``: processes that decode images from disk; ``cache`` keeps what they decoded. Of a ``team`` each
+        process looks at some of the images, and all have the answers.
+        """
         require_precision(precision, device)
         self.device, self.mean, self.std = device, tuple(mean), tuple(std)
-        self.precision, self.cache = precision, cache
+        self.precision, self.cache, self.team = precision, cache, team
         self.workers, self.batch = whole("workers", workers, WORKERS), whole("batch", batch, BATCH)
 
     def frozen(self, net: nn.Module) -> nn.Module:
@@ -78,14 +82,17 @@ class Inference:
         if not len(images):
             raise ValueError("there are no images to look at")
         pieces = cut(np.arange(len(images), dtype=np.int64), self._at_once(images.source.size))
+        # Cut as for one process, so that the answers are the same bit for bit.
+        pieces = pieces[self.team.share(len(pieces))]
         columns: list[Tensor] = []
         with torch.inference_mode():
             for piece, pixels in zip(pieces, self.reader(images).read(pieces), strict=True):
                 found = read(self.answer(net, self.normalised(pixels)))
-                columns = columns or [_room(len(images), part) for part in found]
+                columns = columns or [_room(sum(map(len, pieces)), part) for part in found]
+                first = piece[0] - pieces[0][0]
                 for column, part in zip(columns, found, strict=True):
-                    column[piece[0] : piece[-1] + 1] = part
-        return columns
+                    column[first : first + len(piece)] = part
+        return self.team.joined(columns or None)
 
     def _at_once(self, size: int) -> int:
         """How many images of this size go through a net together: as many as were asked for, but few large ones.

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..keys import bernoulli_by_image
+
 SPREAD = 0.02
 """Standard deviation of the initial weights, positions and tokens."""
 
@@ -40,7 +42,7 @@ class DropPath(nn.Module):
     def forward(self, path: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return path
-        kept = path.new_empty(len(path), *[1] * (path.ndim - 1)).bernoulli_(1 - self.rate)
+        kept = bernoulli_by_image(len(path), 1 - self.rate, path).view(-1, *[1] * (path.ndim - 1))
         return path * kept.div_(1 - self.rate)
 
 

@@ -23,10 +23,11 @@ from ..data.sources.imageset import ImageSet
 from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
-from ..keys import randomness
-from ..limits import BATCH, EVERY, WORKERS, DeviceName, Precision, machine_memory
+from ..keys import Draws, randomness
+from ..limits import ACCUMULATE, BATCH, DEVICES, EVERY, WORKERS, DeviceName, Precision, machine_memory
 from ..nets.output import Readout
 from ..stages import Stage
+from ..team import Team
 from ..validation import explain
 from .events import Listener, StageDone, silence
 from .kept import KeptFeatures
@@ -56,6 +57,12 @@ class EngineSettings(BaseModel):
     """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
     kept_features: ByteSize = ByteSize(2**30)
     """Memory for features of a frozen backbone, which the steps of a task share where images are not augmented."""
+    devices: int | Literal["auto"] = Field(default=1, ge=DEVICES.least, le=DEVICES.most)
+    """Processes that share the work, each with a device of its own; ``auto``: one for every GPU of the machine."""
+    accumulate: int = Field(default=1, ge=ACCUMULATE.least, le=ACCUMULATE.most)
+    """Parts in which a process goes through its share of a batch, for batches that do not fit into memory."""
+    sync_batchnorm: bool | None = None
+    """Whether processes take statistics of batch normalisation together; None: where each has less than 64 images."""
     inference_batch: int = Field(default=500, ge=BATCH.least, le=BATCH.most)
 
     @field_validator("cache", "kept_features", mode="before")
@@ -81,6 +88,7 @@ class EngineSettings(BaseModel):
             workers=self.workers,
             batch=self.inference_batch,
             cache=PictureCache(self.cache) if self.cache else None,
+            team=Team.current(),
         )
 
 
@@ -112,7 +120,7 @@ class TrainingEngine:
         self.settings, self.inference, self.augmentation, self.seed = settings, inference, augmentation, seed
         self.journal = journal or Journal()
         self.listener = listener
-        self.device = inference.device
+        self.device, self.team = inference.device, inference.team
         precision: Any = _FABRIC_PRECISION[settings.precision]
         self.fabric = Fabric(accelerator=self.device.type, devices=1, precision=precision)
         if settings.compile:
@@ -151,7 +159,7 @@ class TrainingEngine:
         net = self.inference.placed(stage.net)
         # Before the journal is asked: what later stages find kept must not depend on whether this one is restored.
         kept = None if self.augments(stage) else self._kept.of(stage)
-        finished, idle = self.journal.finished(place), is_idle(stage)
+        finished, idle = self.team.leaders(self.journal.finished(place)), is_idle(stage)
         if finished is not None:
             with self.journal.fitting():
                 restore_module(net, below("net", finished))
@@ -181,8 +189,8 @@ class TrainingEngine:
         best = self.inference.rank(readouts, self._watched, best=1)["net"].classes[:, 0]
         return 100 * float(np.mean(best.numpy() == self._watched.labels))
 
-    def augment(self, pixels: Tensor, draws: torch.Generator | None) -> Tensor:
-        """The uint8 images on the device, augmented if there is a generator to draw from."""
+    def augment(self, pixels: Tensor, draws: Draws | None) -> Tensor:
+        """The uint8 images on the device, augmented if there is something to draw from."""
         pixels = self.inference.sent(pixels)
         return pixels if draws is None else self.augmentation(pixels, draws)
 

@@ -38,6 +38,13 @@ class Tally:
             raise ValueError("an objective returned no loss term")
         return total
 
+    def note(self, terms: Losses, sums: Tensor, counts: Tensor) -> None:
+        """Note one step's terms that were added up elsewhere: for each the sum over its samples, and their number."""
+        for name, own, count in zip(terms, sums.float(), counts.float(), strict=True):
+            self._sums[name] = self._sums[name] + own if name in self._sums else own
+            self._counts[name] = self._counts[name] + count if name in self._counts else count
+            self._weights[name] = terms[name].weight
+
     def peek(self) -> dict[str, float] | None:
         """The averages so far, if it is time to look again."""
         if time.monotonic() - self._fetched < self.seconds:

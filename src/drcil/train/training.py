@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from ..data.sources.imageset import Int64, indices
 from ..data.sources.reader import batches_together, cut
 from ..errors import UserError
-from ..keys import KeyPart, derive, generator, seed_torch
-from ..stages import Batch, Moment, Stage
+from ..keys import Draws, KeyPart, Share, derive, generator
+from ..stages import Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
+from .exchange import Exchange
+from .gradients import Gradients
 from .kept import OnFeatures, still_modules
 from .optimizers import make_optimizer, parameters_of, set_rate
 from .snapshot import Place, Snapshot, below, optimizer_state, prefixed, restore_module, restore_optimizer
+from .spread import Spread
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -41,17 +44,19 @@ class Training:
         self.tally = Tally()
         self.epoch, self.step = 0, 0
         self._go_on()
+        self.spread = Spread(engine.team, engine.settings.accumulate)
+        self.spread.require_enough(stage)
         if engine.settings.compile:
             # Nets of earlier stages count towards the number of variants after which torch gives up compiling.
             torch.compiler.reset()
-        self.module, self.stepper = engine.fabric.setup(engine.compiled(self._asked(stage.net)), self.optimizer)
-        self.teachers = {
+        module, self.stepper = engine.fabric.setup(engine.compiled(self._asked(stage.net)), self.optimizer)
+        teachers = {
             name: engine.compiled(self._asked(engine.inference.frozen(teacher)))
             for name, teacher in stage.teachers.items()
         }
+        self.exchange = None if engine.team.alone else Exchange(parameters_of(self.optimizer))
+        self.gradients = Gradients(engine, stage, module, teachers, self.spread, self.exchange)
         self.reader = engine.inference.reader(stage.data)
-        self.labels = torch.from_numpy(stage.data.labels).to(engine.device)
-        self.rows = torch.from_numpy(stage.data.rows).to(engine.device)
 
     def _asked(self, net: nn.Module) -> nn.Module:
         """The net, as its steps ask it."""
@@ -59,6 +64,13 @@ class Training:
 
     def run(self) -> None:
         """Train from the epoch and step that was reached to the end."""
+        try:
+            self._run()
+        finally:
+            if self.exchange is not None:
+                self.exchange.close()
+
+    def _run(self) -> None:
         stage, task, schedule = self.stage, self.place.task, self.stage.schedule
         stage.net.train()
         for part in still_modules(stage):
@@ -69,7 +81,8 @@ class Training:
             started = time.monotonic()
             rate = schedule.rate(self.epoch)
             set_rate(self.optimizer, rate, self.epoch)
-            self._run_epoch(rate)
+            with self.gradients.norms.installed():
+                self._run_epoch(rate)
             losses = self._checked(self.tally.averages())
             accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
             seconds = time.monotonic() - started
@@ -80,12 +93,13 @@ class Training:
     def _run_epoch(self, rate: float) -> None:
         """The steps of the epoch that are left."""
         stage, place, path = self.stage, self.place, self._path()
-        for images, where in self._batches_left(path):
-            seed_torch(*path, self.step, "net")
-            self._take_step(images, where, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks")))
+        for images, where, total in self._batches_left(path):
+            self._take_step(
+                images, where, total, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
+            )
             self.step += 1
             losses = self.tally.peek()
-            self.engine.listener(StepDone(place.task, stage.name, self.epoch, len(images), losses))
+            self.engine.listener(StepDone(place.task, stage.name, self.epoch, total, losses))
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
 
@@ -98,8 +112,9 @@ class Training:
         """Where in the stage's data the images of the epoch are, in order."""
         return self.stage.sampler(self.stage.data.labels, derive(*path, "order"))
 
-    def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each step that is left: what the net is asked by, and where in the stage's data it is from.
+    def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """For each step that is left: what the net is asked by, where in the stage's data it is from, and how many
+        images all processes have together.
 
         Crops of files are keyed by where in the epoch they are taken. The rest is augmented several steps together, and
         keyed by where the first of them stands, so that a stage which goes on in their midst prepares them all again
@@ -108,23 +123,28 @@ class Training:
         stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
         positions = self._positions(path)
         pieces = cut(positions, size, join_single=self._too_small(positions, size))
+        sizes = [len(piece) for piece in pieces]
+        mine = [piece[self.spread.own(len(piece))] for piece in pieces]
         # Sent to the device once, not with every chunk.
-        everywhere = indices(np.ascontiguousarray(positions), self.engine.device)
-        where = torch.split(everywhere, [len(piece) for piece in pieces])
+        everywhere = indices(np.concatenate(mine) if mine else positions, self.engine.device)
+        where = torch.split(everywhere, [len(piece) for piece in mine])
         if self.kept is not None:
-            yield from ((place, place) for place in where[begun:])
+            yield from ((place, place, total) for place, total in zip(where[begun:], sizes[begun:], strict=True))
             return
         together = batches_together(stage.data.source, size)
         starts = range(begun - begun % together, len(pieces), together)
         key = derive(*path, "view") if stage.augment and self.engine.augmentation.crops_files else None
-        chunks = [np.concatenate(pieces[start : start + together]) for start in starts]
-        read = self.reader.read(chunks, key, first=starts.start * size)
-        for start, pixels in zip(starts, read, strict=True):
-            draws = generator(*path, start, "augment") if stage.augment else None
-            places = where[start : start + together]
-            views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in places])
-            for images, place in islice(zip(views, places, strict=True), max(0, begun - start), None):
-                yield self.engine.inference.normalised(images), place
+        own = [self.spread.chunk(sizes[start : start + together]) for start in starts]
+        chunks = [np.concatenate(mine[start : start + together]) for start in starts]
+        read = self.reader.read(chunks, key, [start * size + places for start, places in zip(starts, own, strict=True)])
+        for start, places, pixels in zip(starts, own, read, strict=True):
+            totals = sizes[start : start + together]
+            share = Share(sum(totals), None if len(places) == sum(totals) else torch.from_numpy(places))
+            draws = Draws(generator(*path, start, "augment"), share) if stage.augment else None
+            seen = where[start : start + together]
+            views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in seen])
+            for images, place, total in islice(zip(views, seen, totals, strict=True), max(0, begun - start), None):
+                yield self.engine.inference.normalised(images), place, total
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
@@ -148,12 +168,9 @@ class Training:
             )
         return True
 
-    def _take_step(self, images: Tensor, where: Tensor, moment: Moment) -> None:
-        with torch.no_grad():
-            advice = {name: self.engine.inference.answer(teacher, images) for name, teacher in self.teachers.items()}
-        terms = self.stage.objective(self.module(images), advice, Batch(self.labels[where], self.rows[where]))
+    def _take_step(self, images: Tensor, where: Tensor, total: int, moment: Moment) -> None:
         self.stepper.zero_grad()
-        self.engine.fabric.backward(self.tally.add(terms, len(images)))
+        self.gradients.add_up(images, where, total, (*self._path(), self.step, "net"), self.tally)
         clip = self.stage.schedule.clip
         if self.stage.hooks or clip is not None:
             self.precision.unscale_gradients(self.optimizer)
@@ -187,7 +204,7 @@ class Training:
 
     def _go_on(self) -> None:
         """From the last snapshot of this stage, if there is one."""
-        snapshot = self.engine.journal.partial(self.place)
+        snapshot = self.engine.team.leaders(self.engine.journal.partial(self.place))
         if snapshot is None:
             return
         with self.engine.journal.fitting():

@@ -4,6 +4,7 @@ Operations are functions of images and one value per image. Values are drawn on 
 given, so that devices agree, and only what an operation needs of them is moved to the images.
 """
 
+from ...keys import Draws
 from .pipeline import AUGMENTS, Augment, build_augment, normalise
 
-__all__ = ["AUGMENTS", "Augment", "build_augment", "normalise"]
+__all__ = ["AUGMENTS", "Augment", "Draws", "build_augment", "normalise"]

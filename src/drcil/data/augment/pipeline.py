@@ -9,12 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ...keys import Draws, Share
 from ...registry import Registry
 from ..datasets.dataset import DataSpec
 from . import colour, framing
 from .policy import POLICIES, AutoAugment
 
-Step = Callable[[Tensor, torch.Generator], Tensor]
+Step = Callable[[Tensor, Draws], Tensor]
 
 JITTER = 63 / 255
 """Brightness factors are uniform in 1 - JITTER .. 1 + JITTER."""
@@ -24,19 +25,22 @@ JITTER = 63 / 255
 class Augment:
     """Steps applied in turn to a batch: uint8 images in, uint8 images of the same shape out.
 
-    The result is a function of the images and the generator's state; the images given are left as they are.
+    The result is a function of the images and of what is drawn; the images given are left as they are.
     """
 
     steps: tuple[Step, ...]
     crops_files: bool
     """Sources on disk shall give their random-resized crop (the training view); no step here crops then."""
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, draws: Draws | torch.Generator) -> Tensor:
+        """A generator alone draws for the images that are given."""
+        if isinstance(draws, torch.Generator):
+            draws = Draws(draws, Share(len(images)))
         # Small kernels are many here, and inference mode makes each cheaper; the copy is an ordinary tensor again.
         with torch.inference_mode():
             augmented = images
             for step in self.steps:
-                augmented = step(augmented, generator)
+                augmented = step(augmented, draws)
         return augmented.clone()
 
     def then(self, *steps: Step) -> Augment:
@@ -105,8 +109,9 @@ class RandomShift:
 
     padding: int
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        top, left = torch.randint(2 * self.padding + 1, (2, len(images)), generator=generator)
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        corners = torch.randint(2 * self.padding + 1, (2, draws.count), generator=draws.generator)
+        top, left = draws.taken(corners, dim=1)
         return framing.pad_crop(images, self.padding, top, left)
 
 
@@ -116,33 +121,35 @@ class PaddedResizedCrop:
 
     padding: int
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
         height, width = (side + 2 * self.padding for side in images.shape[2:])
-        return framing.padded_resized_crop(
-            images, self.padding, framing.draw_boxes(len(images), height, width, generator)
-        )
+        return framing.padded_resized_crop(images, self.padding, _boxes(height, width, draws))
 
 
-def random_resized_crop(images: Tensor, generator: torch.Generator) -> Tensor:
+def random_resized_crop(images: Tensor, draws: Draws) -> Tensor:
     height, width = images.shape[2:]
-    return framing.resized_crop(images, framing.draw_boxes(len(images), height, width, generator))
+    return framing.resized_crop(images, _boxes(height, width, draws))
 
 
-def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    return framing.flip(images, torch.rand(len(images), generator=generator) < 0.5)
+def _boxes(height: int, width: int, draws: Draws) -> Tensor:
+    return draws.taken(framing.draw_boxes(draws.count, height, width, draws.generator))
 
 
-def random_brightness(images: Tensor, generator: torch.Generator) -> Tensor:
-    factors = torch.empty(len(images), dtype=torch.float64).uniform_(1 - JITTER, 1 + JITTER, generator=generator)
-    return colour.brightness(images, factors)
+def random_flip(images: Tensor, draws: Draws) -> Tensor:
+    return framing.flip(images, draws.taken(torch.rand(draws.count, generator=draws.generator)) < 0.5)
 
 
-def random_cutout(images: Tensor, generator: torch.Generator) -> Tensor:
+def random_brightness(images: Tensor, draws: Draws) -> Tensor:
+    factors = torch.empty(draws.count, dtype=torch.float64).uniform_(1 - JITTER, 1 + JITTER, generator=draws.generator)
+    return colour.brightness(images, draws.taken(factors))
+
+
+def random_cutout(images: Tensor, draws: Draws) -> Tensor:
     """One square hole of half the image's side (16 of 32 pixels), its centre uniform over the image."""
     height, width = images.shape[2:]
-    centre_y = torch.randint(height, (len(images),), generator=generator)
-    centre_x = torch.randint(width, (len(images),), generator=generator)
-    return framing.cutout(images, min(height, width) // 2, centre_y, centre_x)
+    centre_y = torch.randint(height, (draws.count,), generator=draws.generator)
+    centre_x = torch.randint(width, (draws.count,), generator=draws.generator)
+    return framing.cutout(images, min(height, width) // 2, draws.taken(centre_y), draws.taken(centre_x))
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

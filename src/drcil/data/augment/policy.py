@@ -8,6 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from ...keys import Draws
 from .colour import TABLES, colour, sharpness
 from .geometric import AFFINE, fetch, shear_x, shear_y
 from .operations import NONE, OperationSet
@@ -120,8 +121,8 @@ class AutoAugment:
         operations = self.operations[pair].masked_fill(chance >= self.probabilities[pair], NONE)
         return operations, self.centres[pair] + sign * self.swings[pair]
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        operations, values = self.draw(len(images), generator)
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        operations, values = (draws.taken(one) for one in self.draw(draws.count, draws.generator))
         for turn in range(2):
             images = AUTO.apply(images, operations[:, turn], values[:, turn])
         return images

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ...keys import Draws
 from ..datasets.dataset import DataSpec
 from .bicubic import BICUBIC, warp
 from .colour import TABLES, colour, sharpness, solarize_add_table
@@ -77,8 +78,8 @@ class RandAugment:
         every = torch.stack([value_at(name, magnitudes, signs) for name in names])
         return chosen.masked_fill(chance >= PROBABILITY, NONE), every.gather(0, chosen[None])[0]
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        operations, values = self.draw(len(images), generator)
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        operations, values = (draws.taken(one) for one in self.draw(draws.count, draws.generator))
         for turn in range(TURNS):
             images = self.operations.apply(images, operations[:, turn], values[:, turn])
         return images

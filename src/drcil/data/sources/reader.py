@@ -72,17 +72,15 @@ class Reader:
         self._wanted: list[_Wanted] = []
         self._loader: DataLoader[Tensor | UserError] | None = None
 
-    def read(self, pieces: Sequence[Int64], key: int | None = None, first: int = 0) -> Iterator[Tensor]:
+    def read(
+        self, pieces: Sequence[Int64], key: int | None = None, places: Sequence[Int64] | None = None
+    ) -> Iterator[Tensor]:
         """The images at the positions of each piece, as uint8; with the key of an epoch, their training views.
 
-        These depend on how many images the epoch takes before each, ``first`` of them before the first piece, but not
-        on how it is cut.
+        These depend on where in the epoch each image is taken, ``places``, but not on how the epoch is cut.
         """
-        ends = first + np.cumsum([len(piece) for piece in pieces])
-        self._wanted[:] = [
-            _Wanted(self.images.rows[piece], None if key is None else Draw(key, np.arange(end - len(piece), end)))
-            for piece, end in zip(pieces, ends.tolist(), strict=True)
-        ]
+        draws = [None] * len(pieces) if key is None or places is None else [Draw(key, place) for place in places]
+        self._wanted[:] = [_Wanted(self.images.rows[piece], draw) for piece, draw in zip(pieces, draws, strict=True)]
         if self._workers == 0 or not self._wanted:
             yield from (view(self.images.source, *wanted) for wanted in self._wanted)
             return
