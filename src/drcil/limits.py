@@ -60,6 +60,7 @@ RUN_GPUS = Bounds(0.0, 4096.0)
 DEVICES = Bounds(1, 1024)
 """The machine says how many there are."""
 ACCUMULATE = Bounds(1, 1024)
+TIMEOUT = Bounds(0.0, 1e6, open_below=True)
 EVERY = Bounds(1, 1_000_000)
 CHANNELS = Bounds(1, 2**20)
 CLASSES = Bounds(1, 2**20)

@@ -67,17 +67,19 @@ class Team:
         if self.alone:
             assert columns is not None
             return list(columns)
-        told = self.everyone(None if columns is None else [(tuple(own.shape), own.dtype) for own in columns])
-        shapes = next(one for one in told if one is not None)
+        told = self.everyone(None if columns is None else [(tuple(own.shape), own.dtype, _layout(own)) for own in columns])
+        kinds = next(one for one in told if one is not None)
         rows = [0 if one is None else one[0][0][0] for one in told]
-        found = [torch.empty(sum(rows), *shape[1:], dtype=dtype) for shape, dtype in shapes]
+        found = [
+            torch.empty((sum(rows), *shape[1:]), dtype=dtype, memory_format=layout) for shape, dtype, layout in kinds
+        ]
         for column, whole in enumerate(found):
             for rank, part in enumerate(torch.split(whole, rows)):
                 if rank == self.rank and columns is not None:
                     part.copy_(columns[column])
                 if part.numel():
                     # As bytes, which every backend can send.
-                    dist.broadcast(part.view(-1).view(torch.uint8), rank)
+                    dist.broadcast(_in_memory_order(part).view(torch.uint8), rank)
         return found
 
     def everyone(self, value: T) -> list[T]:
@@ -99,6 +101,16 @@ class Team:
     def wait(self) -> None:
         """Until all have come as far as here."""
         self.everyone(None)
+
+
+def _layout(tensor: Tensor) -> torch.memory_format:
+    maps = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if maps else torch.contiguous_format
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor:
+    """Its numbers in a row, not copied."""
+    return (tensor.permute(0, 2, 3, 1) if _layout(tensor) is torch.channels_last else tensor).view(-1)
 
 
 ALONE = Team()

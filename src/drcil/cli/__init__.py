@@ -35,6 +35,7 @@ from .resume import resume
 from .run import run
 from .serve import serve
 from .show import show
+from .spreading import ARGUMENTS, is_heard
 from .words import Unprinted, surviving
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
@@ -94,7 +95,9 @@ app.add_typer(data, name="data")
 def main(arguments: Sequence[str] | None = None, app: typer.Typer = app) -> int:
     """Run one command; the exit code. What the user can mend or asked for is told in one line, without a trace."""
     with surviving() as out:
-        code = _carried_out(sys.argv[1:] if arguments is None else arguments, app)
+        given = sys.argv[1:] if arguments is None else arguments
+        ARGUMENTS.set([*given])
+        code = _carried_out(given, app)
         out.flush()
         if code == 0 and out.failure is not None and not isinstance(out.failure, BrokenPipeError):
             warn(f"standard output cannot be written: {out.failure.strerror or out.failure}")
@@ -108,7 +111,7 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
             _require_place()
             code = _command(app)([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
-        return _complain(str(error), FAILED if isinstance(error, FaultError) else MISUSED)
+        return _complain(error, FAILED if isinstance(error, FaultError) else MISUSED)
     except UsageError as error:
         where = error.ctx.command_path if error.ctx else "drcil"
         return _complain(f"{error.format_message().rstrip('.')}; see '{where} --help'", MISUSED)
@@ -124,6 +127,8 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
         return _complain(f"the system refused: {place}{error.strerror or error}", FAILED)
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
+            if not is_heard(error, FAILED):
+                return FAILED
             raise
         return _complain("not enough memory; give smaller images or batches, or use another machine", FAILED)
     return _complain("stopped", STOPPED) if code == STOPPED else int(code or 0)
@@ -158,8 +163,9 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or named
 
 
-def _complain(sentence: str, code: int) -> int:
-    print(f"drcil: {' '.join(shortened(word, _LONG_WORD) for word in sentence.split())}", file=sys.stderr)
+def _complain(what: str | Exception, code: int) -> int:
+    if is_heard(what, code):
+        print(f"drcil: {' '.join(shortened(word, _LONG_WORD) for word in str(what).split())}", file=sys.stderr)
     return code
 
 

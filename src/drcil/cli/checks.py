@@ -11,7 +11,7 @@ import typer
 from ..arguments import number, one_of, optional, path, whole
 from ..data.datasets.place import expanded
 from ..errors import UserError
-from ..limits import Bounds, DeviceName, Precision
+from ..limits import DEVICES, Bounds, DeviceName, Precision
 from ..streams.budget import Budget
 
 T = TypeVar("T")
@@ -46,6 +46,13 @@ def known_precision(param: typer.CallbackParam, value: str | None) -> str | None
 def a_budget(value: str | None) -> str | None:
     if value is not None:
         Budget.parse(value)
+    return value
+
+
+def a_number_of_devices(param: typer.CallbackParam, value: str | None) -> str | None:
+    """Refuses what is neither a number of devices nor ``auto``."""
+    if value is not None and value != "auto" and not (value.isascii() and value.isdecimal() and int(value) in DEVICES):
+        raise UserError(f"{named(param)} takes a number {DEVICES}, or auto, not '{value}'")
     return value
 
 

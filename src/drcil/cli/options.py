@@ -11,6 +11,7 @@ import typer
 from ..arguments import text
 from ..errors import UserError
 from ..limits import (
+    ACCUMULATE,
     EPOCHS_SCALE,
     IMAGE_SIZE,
     JOBS,
@@ -19,11 +20,12 @@ from ..limits import (
     RUN_GPUS,
     TASKS,
     THREADS,
+    TIMEOUT,
     VALIDATION,
     WORKERS,
 )
 from ..plugins import use_plugins
-from .checks import a_budget, known_device, known_precision, usable, within
+from .checks import a_budget, a_number_of_devices, known_device, known_precision, usable, within
 
 if TYPE_CHECKING:
     from ..runs.settings import RunSettings
@@ -173,6 +175,42 @@ GpusPerRun = Annotated[
         show_default="1 where there are GPUs",
         rich_help_panel=WHERE,
         callback=within(RUN_GPUS),
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="Processes that share a run, each with a GPU (or cores) of its own: 2, or auto for all GPUs.",
+        show_default="1",
+        rich_help_panel=WHERE,
+        callback=a_number_of_devices,
+    ),
+]
+Accumulate = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PARTS",
+        help="Learn a batch that does not fit in so many parts.",
+        rich_help_panel=WHERE,
+        callback=within(ACCUMULATE),
+    ),
+]
+SyncBatchnorm = Annotated[
+    bool | None,
+    typer.Option(
+        "--sync-batchnorm/--no-sync-batchnorm",
+        help="Batch statistics over all processes.",
+        show_default="where a process has less than 64 images",
+        rich_help_panel=WHERE,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="How long to wait for another process.",
+        show_default="600",
+        rich_help_panel=WHERE,
+        callback=within(TIMEOUT),
     ),
 ]
 Json = Annotated[
@@ -207,7 +245,9 @@ Plugin = Annotated[
 ]
 """Has its effect while the command line is read, whichever the verb."""
 
-ENGINE = ("device", "precision", "workers", "cache", "eval_every")
+ENGINE = (
+    "device", "precision", "workers", "cache", "eval_every", "devices", "accumulate", "sync_batchnorm", "timeout"
+)  # fmt: skip
 """The options that are settings of the engine, of the same name."""
 
 

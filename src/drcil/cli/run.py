@@ -10,7 +10,6 @@ import typer
 from ..limits import EVERY, SEED
 from . import options
 from .checks import usable, within
-from .output import warn
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
@@ -60,6 +59,10 @@ def run(
     workers: options.Workers = None,
     cache: options.Cache = None,
     compile: options.Compile = False,
+    devices: options.Devices = None,
+    accumulate: options.Accumulate = None,
+    sync_batchnorm: options.SyncBatchnorm = None,
+    timeout: options.Timeout = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +87,7 @@ def run(
     quiet: options.Quiet = False,
 ) -> None:
     """Learn a stream with a method, in a new run directory."""
-    from ..runs.begin import begin_run
+    from .spreading import begun_together, in_team
     from .training import make_plan, train
 
     options.require_pipeline(method, head, remedy)
@@ -114,6 +117,11 @@ def run(
         compile=compile,
         eval_every=eval_every,
         log=log,
+        devices=devices,
+        accumulate=accumulate,
+        sync_batchnorm=sync_batchnorm,
+        timeout=timeout,
     )
-    plan = make_plan(chosen)
-    train(begin_run(chosen, out, plan, warn), plan, json=json, quiet=quiet)
+    with in_team(chosen.engine) as team:
+        plan = make_plan(chosen)
+        train(begun_together(chosen, out, plan, team), plan, team, json=json, quiet=quiet)

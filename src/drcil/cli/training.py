@@ -22,8 +22,10 @@ from ..runs.plan import Plan, load_stream, plan_run
 from ..runs.run import Run
 from ..runs.settings import RunSettings
 from ..streams.stream import Stream
+from ..team import ALONE, Team
 from ..train.events import Event, TaskDone, silence
 from .output import console, print_json, warn
+from .spreading import threads_of
 
 CURVE = "curve.png"
 _NAMED_FILES = 3
@@ -50,9 +52,12 @@ def make_plan(settings: RunSettings) -> Plan:
     return plan_run(settings, load(settings))
 
 
-def train(run: Run, plan: Plan, *, json: bool, quiet: bool) -> None:
-    """Learn what is left to learn, then print the result."""
-    configure(run.settings.threads)
+def train(run: Run, plan: Plan, team: Team = ALONE, *, json: bool, quiet: bool) -> None:
+    """Learn what is left to learn, then print the result; of several processes the first prints."""
+    configure(threads_of(run.settings.threads, team))
+    if not team.leads:
+        run.go(plan)
+        return
     screen = console(stderr=json)
 
     def show_task(number: int) -> None:

@@ -31,6 +31,7 @@ from ..models.state import TASKS, read_state
 from ..plugins import require_plugins
 from ..reading import checksum, is_file, read_sealed, read_toml
 from ..streams.stream import Stream
+from ..team import Team
 from ..train import Journal, Listener
 from ..train.events import Event, TaskDone, silence
 from ..train.loggers import Logging
@@ -102,12 +103,17 @@ class Run:
         Of a run that is finished nothing is written, so that its disk may be read-only. ``told`` hears of loggers that
         failed.
         """
-        plan = plan or plan_run(self.settings)
-        kept = self._kept_result()
+        plan, team = plan or plan_run(self.settings), Team.current()
+        kept = team.leaders(self._kept_result())
         if kept is not None and len(kept["tasks"]) >= len(plan.work):
             return kept
+        if not team.leads:
+            # Until the first has the directory to itself.
+            team.wait()
+            return self._go(plan, team, silence)
         logging = Logging(self.settings.loggers, self.directory, lambda: records_of(self.directory), told)
         with self.alone(), closing(logging):
+            team.wait()
 
             def tell(event: Event) -> None:
                 # Loggers first: what they take for the past is what the event log has.
@@ -115,7 +121,7 @@ class Run:
                 log_event(self.directory, event)
                 listener(event)
 
-            return self._go(plan, tell)
+            return self._go(plan, team, tell)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -132,21 +138,26 @@ class Run:
                     remove(left)
             yield
 
-    def _go(self, plan: Plan, tell: Listener) -> dict[str, Any]:
+    def _go(self, plan: Plan, team: Team, tell: Listener) -> dict[str, Any]:
+        """Of several processes all learn and measure, and the first logs and writes."""
         stream = plan.stream
         begun = require_as_begun(self.directory, self.settings, stream)
         digest = begun.data.digest()
-        learner = self._learner(stream, begun, tell)
-        if learner.sizes:
-            # What is damaged of earlier tasks is told before another is learnt.
-            self._catch_up(_task_done(self.write_result()))
-        log_entry(self.directory, "Started", process=os.getpid(), work=plan.work)
+        learner = self._learner(stream, begun, tell, team.leads)
+        # What others write from now on has not been read by some and not by others.
+        team.wait()
+        if team.leads:
+            if learner.sizes:
+                # What is damaged of earlier tasks is told before another is learnt.
+                self._catch_up(_task_done(self.write_result()))
+            log_entry(self.directory, "Started", process=os.getpid(), work=plan.work)
         for number in range(len(learner.sizes) + 1, len(plan.work) + 1):
             started = time.monotonic()
             learner.learn(stream.task(number))
-            self._close(learner, stream, digest, number, time.monotonic() - started)
-            tell(_task_done(self.write_result()))
-        return self.write_result()
+            self._close(learner, stream, digest, number, started, team.leads)
+            if team.leads:
+                tell(_task_done(self.write_result()))
+        return team.leaders(self.write_result() if team.leads else {})
 
     def _catch_up(self, last: TaskDone) -> None:
         """Enter a task in the event log whose process was killed after it had finished it, and before it said so."""
@@ -154,10 +165,11 @@ class Run:
         if last.task not in known:
             log_event(self.directory, last)
 
-    def _learner(self, stream: Stream, begun: Beginning, listener: Listener) -> Learner:
+    def _learner(self, stream: Stream, begun: Beginning, listener: Listener, writes: bool) -> Learner:
         """The learner as the last finished task left it."""
         own = self.settings
-        journal = Journal(self.directory / SNAPSHOT, own.engine.snapshot_seconds, begun.model_dump(mode="json"))
+        place = self.directory / SNAPSHOT if writes else None
+        journal = Journal(place, own.engine.snapshot_seconds, begun.model_dump(mode="json"))
         done = self.checked_tasks()
         if done:
             model = read_model(done[-1].directory, at_hand=stream.dataset.train.source)
@@ -166,13 +178,16 @@ class Run:
             model = fresh_model(own, stream)
         return Learner.of(model, own.engine, listener, journal)
 
-    def _close(self, learner: Learner, stream: Stream, digest: str, number: int, learning: float) -> None:
-        """Measure a learnt task and keep all of it, at once."""
-        started = time.monotonic()
+    def _close(self, learner: Learner, stream: Stream, digest: str, number: int, started: float, writes: bool) -> None:
+        """Measure a learnt task and keep all of it, at once; ``writes``: whether it is this process that does."""
+        learning = time.monotonic() - started
         task = stream.task(number)
         tensors = {"labels": torch.from_numpy(task.test.labels)}
         for name, ranking in learner.rank(task.test).items():
             tensors |= {f"{name}.classes": ranking.classes, f"{name}.scores": ranking.scores}
+        readouts = _figures_by_readout(learner, stream, number)
+        if not writes:
+            return
         before = self.checked_tasks()
         record = TaskRecord(
             run=self.settings.choices(),
@@ -186,8 +201,8 @@ class Run:
                 new_images=len(task.new),
                 class_images=task.new.counts(task.total)[task.old :].tolist(),
                 memory_images=len(learner.memory.rows),
-                readouts=_figures_by_readout(learner, stream, number),
-                seconds=round(learning + time.monotonic() - started, 3),
+                readouts=readouts,
+                seconds=round(time.monotonic() - started, 3),
                 learning_seconds=round(learning, 3),
             ),
         )

@@ -78,8 +78,12 @@ class RunSettings(BaseModel):
         left_out = {"readout", "weights", "data", "threads", "tasks", "engine", "loggers", "plugins"}
         chosen = self.model_dump(mode="json", exclude=left_out)
         weights = {"weights": self.weights.seal.checksum} if self.weights else {}
-        compiled = {"compile": True} if self.engine.compile else {}
-        return {**chosen, "precision": self.engine.precision, **compiled, **weights}
+        engine = self.engine
+        compiled = {"compile": True} if engine.compile else {}
+        # Statistics of batch normalisation are then those of parts of a batch.
+        parts = {"accumulate": engine.accumulate} if engine.accumulate > 1 else {}
+        apart = {"sync_batchnorm": False} if engine.sync_batchnorm is False else {}
+        return {**chosen, "precision": engine.precision, **compiled, **parts, **apart, **weights}
 
     @property
     def name(self) -> str:
@@ -125,6 +129,14 @@ def checked(values: dict[str, Any]) -> RunSettings:
         return RunSettings.model_validate(values)
     except ValidationError as error:
         raise UserError(f"invalid run option: {explain(error)}") from None
+
+
+def with_engine(settings: RunSettings, **given: Any) -> RunSettings:
+    """The same settings, computed in another way (None: not given)."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if not chosen:
+        return settings
+    return checked({**settings.model_dump(), "engine": {**settings.engine.model_dump(), **chosen}})
 
 
 def write_settings(settings: RunSettings, path: Path) -> None:

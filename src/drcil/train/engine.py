@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
 from ..keys import Draws, randomness
-from ..limits import ACCUMULATE, BATCH, DEVICES, EVERY, WORKERS, DeviceName, Precision, machine_memory
+from ..limits import ACCUMULATE, BATCH, DEVICES, EVERY, TIMEOUT, WORKERS, DeviceName, Precision, machine_memory
 from ..nets.output import Readout
 from ..stages import Stage
 from ..team import Team
@@ -57,12 +57,14 @@ class EngineSettings(BaseModel):
     """Measure accuracy every so many epochs, on held-out images if there are any; None: only after a task."""
     kept_features: ByteSize = ByteSize(2**30)
     """Memory for features of a frozen backbone, which the steps of a task share where images are not augmented."""
-    devices: int | Literal["auto"] = Field(default=1, ge=DEVICES.least, le=DEVICES.most)
+    devices: Annotated[int, Field(ge=DEVICES.least, le=DEVICES.most)] | Literal["auto"] = 1
     """Processes that share the work, each with a device of its own; ``auto``: one for every GPU of the machine."""
     accumulate: int = Field(default=1, ge=ACCUMULATE.least, le=ACCUMULATE.most)
     """Parts in which a process goes through its share of a batch, for batches that do not fit into memory."""
     sync_batchnorm: bool | None = None
     """Whether processes take statistics of batch normalisation together; None: where each has less than 64 images."""
+    timeout: float = Field(default=600.0, gt=0, le=TIMEOUT.most)
+    """Seconds that one process waits for another before it takes it for lost."""
     inference_batch: int = Field(default=500, ge=BATCH.least, le=BATCH.most)
 
     @field_validator("cache", "kept_features", mode="before")
@@ -122,7 +124,9 @@ class TrainingEngine:
         self.listener = listener
         self.device, self.team = inference.device, inference.team
         precision: Any = _FABRIC_PRECISION[settings.precision]
-        self.fabric = Fabric(accelerator=self.device.type, devices=1, precision=precision)
+        # Of several processes each has set up the GPU that is its own.
+        own: Any = [torch.cuda.current_device()] if self.device.type == "cuda" else 1
+        self.fabric = Fabric(accelerator=self.device.type, devices=own, precision=precision)
         if settings.compile:
             require_compiler(self.device)
         self.fresh_precision: dict[str, Any] = self.fabric.strategy.precision.state_dict()

@@ -26,7 +26,7 @@ class Exchange:
         self._place = {parameter: number for number, own in enumerate(self._buckets) for parameter in own}
         self._sending = False
         self._begin()
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._ready) for parameter in self._place]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._ready) for parameter in self._place]  # type: ignore[no-untyped-call]
 
     @contextmanager
     def adding(self) -> Iterator[None]:
