@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from drcil.data.augment import build_augment
 from drcil.data.datasets import folder
-from drcil.data.sources.cache import PictureCache, forking, through
+from drcil.data.sources.cache import PictureCache, through
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
 from drcil.data.sources.imageset import ImageSet
 from drcil.data.sources.reader import Reader, batches_together, cut
+from drcil.data.sources.shared import forking
 from drcil.keys import derive, generator
 
 from .pictures import photographs

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from drcil.data.sources.cache import forking
 from drcil.data.sources.imageset import ImageSet
+from drcil.data.sources.shared import forking
 from drcil.heads.residual import ResidualHead
 from drcil.methods.maf import MafSettings
 from drcil.nets.net import Net

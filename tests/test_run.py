@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from drcil.errors import UserError
 from drcil.reading import read_sealed
 from drcil.runs.begin import begin_run
 from drcil.runs.evaluate import evaluate
+from drcil.runs.owner import OWNER, owned
 from drcil.runs.plan import load_stream, plan_run
 from drcil.runs.result import led_by
 from drcil.runs.run import Run
@@ -344,3 +348,19 @@ def test_what_was_not_left_by_a_kill_stays(tmp_path: Path) -> None:
     (run.directory / ".config.toml.1.tmp").mkdir()
     run.go()
     assert sorted(file.name for file in run.directory.glob(".*.tmp")) == [".notes.tmp"]
+
+
+def test_a_process_of_another_machine_is_noticed(tmp_path: Path) -> None:
+    """Where a network drive passes no locks on: by its note, as long as that is touched."""
+    (tmp_path / OWNER).write_text("far-away")
+    with pytest.raises(UserError, match="in use by a process on far-away"), owned(tmp_path):
+        pass
+    assert (tmp_path / OWNER).read_text() == "far-away"
+    long_ago = time.time() - 90
+    os.utime(tmp_path / OWNER, (long_ago, long_ago))
+    with owned(tmp_path):
+        assert (tmp_path / OWNER).read_text() == platform.node()
+    assert not (tmp_path / OWNER).exists()
+    (tmp_path / OWNER).write_text(platform.node())
+    with owned(tmp_path):
+        pass

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
 from drcil.data.augment import AUGMENTS, Draws, build_augment
 from drcil.data.datasets import cifar100, folder
+from drcil.data.sources.cache import CachedPictures, PictureCache, through
+from drcil.data.sources.filelist import FileList
+from drcil.data.sources.files import FileSource
 from drcil.keys import Share, batch_share, bernoulli_by_image, generator, randomness
 from drcil.nets.output import Output
 from drcil.stages import Batch, Losses, Term
@@ -179,3 +184,28 @@ def test_every_image_of_a_batch_is_looked_at_once(size: int, total: int) -> None
     for spread, one in zip(spreads, own, strict=True):
         later = (total + np.arange(3)[spread.own(3)]).tolist()
         assert chunk[spread.chunk([total, 3])].tolist() == [*one, *later]
+
+
+def cached(paths: list[Path]) -> dict[str, Any]:
+    """What a process sees through a cache of which it decoded only its own share."""
+    team, plain = Team.current(), FileSource(FileList.of_paths(paths), 16)
+    cache = PictureCache(1 << 20, team)
+    pictures = through(cache, plain)
+    assert isinstance(pictures, CachedPictures)
+    pictures.read(np.arange(len(paths))[team.share(len(paths))])
+    team.wait()
+    found = {"kept": int((pictures.table[:, 0] > 0).sum()), "used": cache.used}
+    rows = np.arange(len(paths))
+    found["alike"] = torch.equal(pictures.read(rows), plain.read(rows))
+    cache.clear()
+    return {**found, "cleared": cache.used}
+
+
+def test_processes_of_a_machine_share_a_cache(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(7)]
+    for number, path in enumerate(paths):
+        Image.new("RGB", (20 + number, 20), (number, 0, 0)).save(path)
+    size = sum(3 * 20 * (20 + number) for number in range(7))
+    for found in in_processes(2, cached, paths):
+        assert found == {"kept": 7, "used": size, "alike": True, "cleared": 0}
+    assert not list(Path("/dev/shm").glob("drcil-*"))

@@ -53,6 +53,10 @@ def compare(
     workers: options.Workers = None,
     cache: options.Cache = None,
     compile: options.Compile = False,
+    devices: options.Devices = None,
+    accumulate: options.Accumulate = None,
+    sync_batchnorm: options.SyncBatchnorm = None,
+    timeout: options.Timeout = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -113,6 +117,10 @@ def compare(
             cache=cache,
             compile=compile,
             log=log,
+            devices=devices,
+            accumulate=accumulate,
+            sync_batchnorm=sync_batchnorm,
+            timeout=timeout,
         )
         for method in methods
     ]

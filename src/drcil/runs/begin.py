@@ -22,8 +22,9 @@ from ..streams.stream import Stream
 from ..train.loggers import LOGGERS
 from .beginning import BEGINNING, write_beginning
 from .environment import environment
+from .owner import LOCK, OWNER
 from .plan import Plan, fresh_model, plan_run
-from .run import LOCK, Run
+from .run import Run
 from .settings import CONFIG, RunSettings, write_settings
 
 RUNS = Path("runs")
@@ -70,7 +71,7 @@ def _require_room(directory: Path) -> None:
 
 def _begun(directory: Path) -> set[Path]:
     """What a beginning that was killed may have left in a directory."""
-    return {*leftovers(directory), *(directory / name for name in (LOCK, ENVIRONMENT, BEGINNING))}
+    return {*leftovers(directory), *(directory / name for name in (LOCK, OWNER, ENVIRONMENT, BEGINNING))}
 
 
 def plugins_of(own: RunSettings, stream: Stream) -> tuple[str, ...]:

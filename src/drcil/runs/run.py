@@ -18,7 +18,6 @@ import torch
 
 from ..disk import (
     leftovers,
-    locked,
     remove,
     write_directory,
     write_sealed,
@@ -39,6 +38,7 @@ from .beginning import Beginning, require_as_begun, require_unchanged
 from .environment import environment
 from .events import log_entry, log_event, records_of
 from .match import require_match
+from .owner import owned
 from .plan import Plan, fresh_model, plan_run
 from .record import (
     PREDICTIONS,
@@ -52,7 +52,7 @@ from .record import (
 from .result import MADE_FROM, figures_so_far, is_sound, make_result
 from .settings import CONFIG, FORMAT, RunSettings, checked
 
-RESULT, SNAPSHOT, LOCK = "result.json", "snapshot", ".lock"
+RESULT, SNAPSHOT = "result.json", "snapshot"
 
 
 class Run:
@@ -126,8 +126,7 @@ class Run:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within the block no other process works here; what killed ones left half written is cleared away."""
-        refusal = f"{self.directory} is in use by another process; wait for it or stop it"
-        with locked(self.directory / LOCK, refusal):
+        with owned(self.directory):
             for place in (self.directory / TASKS, self.directory / SNAPSHOT):
                 if place.is_symlink():
                     raise UserError(f"{place} is a link; a run is written in its own directory only")

@@ -82,6 +82,7 @@ class EngineSettings(BaseModel):
             present = machine_memory()
             if present is not None and self.cache > present:
                 raise UserError(f"a cache of {self.cache} bytes is more than the {present} bytes that this machine has")
+        team = Team.current()
         return Inference(
             find_device(self.device),
             mean,
@@ -89,8 +90,8 @@ class EngineSettings(BaseModel):
             precision=self.precision,
             workers=self.workers,
             batch=self.inference_batch,
-            cache=PictureCache(self.cache) if self.cache else None,
-            team=Team.current(),
+            cache=PictureCache(self.cache, team) if self.cache else None,
+            team=team,
         )
 
 

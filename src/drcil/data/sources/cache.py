@@ -6,23 +6,19 @@ file. Pictures so large that some of their views are decoded at a smaller scale 
 
 from __future__ import annotations
 
-import mmap
-import multiprocessing
-import sys
 from contextlib import AbstractContextManager
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ...errors import UserError
+from ...team import ALONE, Team
 from .decode import SCALED_FROM, Pixels, random_crop, whole
 from .files import PictureSource
 from .imageset import ChainSource, Int64, Source
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkContext
+from .shared import SharedCount, forking, shared_bytes
 
 
 class PictureCache:
@@ -32,35 +28,36 @@ class PictureCache:
     all find, also those that are started later.
     """
 
-    def __init__(self, budget: int) -> None:
-        try:
-            self._arena = np.frombuffer(mmap.mmap(-1, budget), dtype=np.uint8)
-        except (OSError, OverflowError, ValueError) as error:
-            raise UserError(f"cannot allocate a cache of {budget} bytes ({error}); use a smaller one") from None
-        self._used = (forking() or multiprocessing.get_context()).Value("q", 0)
+    def __init__(self, budget: int, team: Team = ALONE) -> None:
+        """``team``: processes that share the pictures; they make, clear and ask for tables at the same time."""
+        self._team = team
+        self._arena = shared_bytes(budget, team)
+        self._used = SharedCount(team)
         self._tables: dict[int, tuple[Source, Int64]] = {}
 
     @property
     def used(self) -> int:
         """Bytes of pictures that are kept."""
-        return int(self._used.value)
+        return self._used.value
 
     def clear(self) -> None:
         """Forget all pictures; sources made before must not be read any more."""
+        # Nobody reads or keeps any more, and nobody does again before it is done.
+        self._team.wait()
         self._used.value = 0
         self._tables.clear()
+        self._team.wait()
 
     def table(self, source: Source) -> Int64:
         """Where the pictures of a source are: per row the end of its pixels (0: not kept), width and height."""
         if id(source) not in self._tables:
-            places = np.frombuffer(mmap.mmap(-1, max(1, 3 * 8 * len(source))), dtype=np.uint8)
-            table = places[: 3 * 8 * len(source)].view(np.int64).reshape(-1, 3)
+            table = shared_bytes(3 * 8 * len(source), self._team).view(np.int64).reshape(-1, 3)
             # The source is held so that its id stays its own.
             self._tables[id(source)] = source, table
         return self._tables[id(source)][1]
 
     def find(self, table: Int64, row: int, channels: int) -> Pixels | None:
-        with self._used.get_lock():
+        with self._used.locked():
             end, width, height = table[row].tolist()
         if not end:
             return None
@@ -68,7 +65,7 @@ class PictureCache:
 
     def keep(self, table: Int64, row: int, pixels: Pixels) -> None:
         """Keep a picture, if there is room for it."""
-        with self._used.get_lock():
+        with self._used.locked():
             start, end = self._used.value, self._used.value + pixels.nbytes
             if end > len(self._arena):
                 return
@@ -76,7 +73,7 @@ class PictureCache:
         self._arena[start:end] = pixels.reshape(-1)
         height, width, _ = pixels.shape
         # Once more, so that whoever sees the entry sees the pixels too.
-        with self._used.get_lock():
+        with self._used.locked():
             table[row] = end, width, height
 
 
@@ -117,13 +114,6 @@ def through(cache: PictureCache, source: Source) -> Source:
     if isinstance(source, ChainSource):
         return ChainSource([through(cache, part) for part in source.parts])
     return CachedPictures(source, cache) if isinstance(source, PictureSource) else source
-
-
-def forking() -> ForkContext | None:
-    """How to start processes that share this one's memory, whatever the default is; None where it cannot be done."""
-    # On macOS a process that was forked may die in the system's own libraries.
-    can = sys.platform != "darwin" and "fork" in multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("fork") if can else None
 
 
 def require_forked(workers: int) -> None:

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ...errors import UserError
 from ..augment.framing import resized_crop
-from .cache import forking
 from .decode import random_box
 from .imageset import ChainSource, Draw, ImageSet, Int64, Source, indices
+from .shared import forking
 
 TOGETHER = 3 << 20
 """Bytes of images to read and augment at once, where one batch has less: a thousand images of CIFAR."""
@@ -77,10 +77,16 @@ class Reader:
     ) -> Iterator[Tensor]:
         """The images at the positions of each piece, as uint8; with the key of an epoch, their training views.
 
-        These depend on where in the epoch each image is taken, ``places``, but not on how the epoch is cut.
+        These depend on where in the epoch each image is taken, but not on how it is cut. ``places`` says where, by
+        piece; None: one piece follows another, from the first image on.
         """
-        draws = [None] * len(pieces) if key is None or places is None else [Draw(key, place) for place in places]
-        self._wanted[:] = [_Wanted(self.images.rows[piece], draw) for piece, draw in zip(pieces, draws, strict=True)]
+        if places is None:
+            ends = np.cumsum([len(piece) for piece in pieces])
+            places = [np.arange(end - len(piece), end) for piece, end in zip(pieces, ends.tolist(), strict=True)]
+        self._wanted[:] = [
+            _Wanted(self.images.rows[piece], None if key is None else Draw(key, place))
+            for piece, place in zip(pieces, places, strict=True)
+        ]
         if self._workers == 0 or not self._wanted:
             yield from (view(self.images.source, *wanted) for wanted in self._wanted)
             return
