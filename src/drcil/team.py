@@ -67,7 +67,9 @@ class Team:
         if self.alone:
             assert columns is not None
             return list(columns)
-        told = self.everyone(None if columns is None else [(tuple(own.shape), own.dtype, _layout(own)) for own in columns])
+        told = self.everyone(
+            None if columns is None else [(tuple(own.shape), own.dtype, _layout(own)) for own in columns]
+        )
         kinds = next(one for one in told if one is not None)
         rows = [0 if one is None else one[0][0][0] for one in told]
         found = [

@@ -175,6 +175,8 @@ GpusPerRun = Annotated[
         show_default="1 where there are GPUs",
         rich_help_panel=WHERE,
         callback=within(RUN_GPUS),
+    ),
+]
 Devices = Annotated[
     str | None,
     typer.Option(
