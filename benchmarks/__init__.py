@@ -10,7 +10,17 @@ from .rows import BENCHMARKS, Benchmark, Row, chosen, measure
 from .scene import Scene
 
 # In the order in which they are shown and measured.
-for _group in ("training", "augmentation", "after_task", "footprint", "inference", "startup", "jpeg", "listing"):
+for _group in (
+    "training",
+    "augmentation",
+    "after_task",
+    "footprint",
+    "inference",
+    "startup",
+    "jpeg",
+    "listing",
+    "processes",
+):
     import_module(f"{__name__}.{_group}")
 
 __all__ = ["BENCHMARKS", "Benchmark", "Row", "Scene", "chosen", "measure"]

@@ -61,6 +61,7 @@ def reproduce(
     precision: options.Precision = None,
     threads: options.Threads = None,
     workers: options.Workers = None,
+    devices: options.Devices = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -103,7 +104,7 @@ def reproduce(
     from .training import warn_of_skipped
 
     workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
-    chosen = {"device": device, "precision": precision, "workers": workers}
+    chosen = {"device": device, "precision": precision, "workers": workers, "devices": devices}
     place_of_data = text("--data", str(data.expanduser().absolute())) if data else None
     own = {name: value for name, value in chosen.items() if value is not None}
     common = Common(profile, tasks, seeds, place_of_data, threads, own)

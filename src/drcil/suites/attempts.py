@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..disk import append_line, locked
+from ..disk import append_line
 from ..errors import UserError
-from ..runs.run import LOCK
+from ..runs.owner import owned
 from .cluster import reason
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Attempts:
 
     def _free(self) -> bool:
         try:
-            with locked(self._directory / LOCK, "in use"):
+            with owned(self._directory):
                 return True
         except UserError:
             return False

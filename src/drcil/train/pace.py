@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..data.augment import Augment
+from ..data.augment import Augment, Draws
 from ..data.sources.blank import BlankSource
 from ..data.sources.decode import random_view
 from ..data.sources.imageset import ImageSet
@@ -213,7 +213,7 @@ def _repeated(act: Callable[[int], None], count: int, most: int, device: torch.d
     return pace
 
 
-def as_it_is(images: Tensor, draws: torch.Generator) -> Tensor:
+def as_it_is(images: Tensor, draws: Draws) -> Tensor:
     """A step of augmentation that changes nothing."""
     return images
 
