@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import torch
 from drcil.disk import read_tensors
 from drcil.errors import UserError
 from drcil.launch.member import VARIABLE, Member, find_member
+from drcil.launch.session import open_session
 from drcil.launch.supervisor import wanted_processes
 from drcil.runs.run import Run
 
@@ -53,6 +57,40 @@ def test_a_launcher_that_says_nonsense_is_told(variables: dict[str, str]) -> Non
         find_member(variables)
     with pytest.raises(UserError, match=r"MASTER_PORT.*missing"):
         find_member({name: value for name, value in TORCHRUN.items() if name != "MASTER_PORT"})
+
+
+class Board(dict[str, bytes]):
+    """A store of one process, for several threads."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+    def get(self, key: str) -> bytes:  # type: ignore[override]
+        return self[key]
+
+
+def test_a_session_is_of_the_processes_of_now() -> None:
+    """Whatever those of before have left, and in whatever order the new ones come."""
+    board, patience = Board(), timedelta(seconds=20)
+    board.set("drcil/greeting/1", "gone")
+    board.set("drcil/proposal", json.dumps({"name": "old", "greetings": ["a", "gone", "b"]}))
+    board.set("drcil/open/old", "1")
+    names = set()
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        with ThreadPoolExecutor(3) as threads:
+            asked = []
+            for rank in order:
+                asked.append(threads.submit(open_session, board, rank, 3, patience))
+                time.sleep(0.15)
+            found = {one.result() for one in asked}
+        assert len(found) == 1
+        names |= found
+    assert len(names) == 3 and "old" not in names
+    with pytest.raises(RuntimeError, match="not all"):
+        open_session(Board(), 1, 2, timedelta(seconds=0.1))
 
 
 def test_no_more_processes_than_there_are_cores() -> None:
@@ -236,7 +274,8 @@ def test_what_is_wrong_is_told_once(tmp_path: Path) -> None:
     with launched(torchrun(3, "run", *OPTIONS, *small), tmp_path / "log") as one:
         assert one.end() != 0
     assert len(one.words) == 1 and "fewer than the 3 processes" in one.words[0], one.log.read_text()
-    with launched([*PYTHON, "run", *OPTIONS, "--devices", "2", "--out", "run"], tmp_path / "log") as one:
+    long = ["--epochs-scale", "5", "--devices", "2", "--out", "run"]
+    with launched([*PYTHON, "run", *OPTIONS, *long], tmp_path / "log") as one:
         one.wait_for(tmp_path / "run" / "events.jsonl", '"EpochDone"')
         with launched([*PYTHON, "resume", "run", "--devices", "2"], tmp_path / "second") as second:
             assert second.end() == 2

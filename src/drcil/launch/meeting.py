@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from .. import __version__
 from ..errors import FaultError, UserError
 from ..team import Team
 from .member import Member
+from .session import open_session
 
 SPOKEN = "drcil/spoken"
 """The entry of the store that says whether a process has told the user why all of them end."""
@@ -111,9 +112,9 @@ def speaks(sentence_of_loss: bool) -> bool:
 
 def _store(member: Member, patience: timedelta) -> Any:
     if member.launcher == "torchrun":
-        # Torch knows whether its agent keeps the store, and begins anew after each restart.
+        # Torch knows whether its agent keeps the store.
         store, _, _ = next(rendezvous("env://", member.rank, member.size, timeout=patience))
-        return store
+        return PrefixStore(open_session(store, member.rank, member.size, patience), store)
     leads = member.rank == 0 and member.launcher != "drcil"
     return TCPStore(member.address, member.port, member.size, leads, timeout=patience, wait_for_workers=False)
 
