@@ -101,7 +101,7 @@ def hurry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def pictures(directory: Path) -> None:
     """Two months of photographs, two classes each, more of one of these, and a photograph to be classified."""
     draws = np.random.default_rng(0)
-    for place in ("march/apple", "march/pear", "april/plum", "april/quince", "may/apple", "inbox"):
+    for place in ("march/crab", "march/llama", "april/panda", "april/rooster", "may/crab", "inbox"):
         (directory / place).mkdir(parents=True)
         for number in range(1 if place == "inbox" else 4):
             pixels = draws.integers(0, 256, (32, 32, 3), dtype=np.uint8)
