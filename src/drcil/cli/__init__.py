@@ -35,7 +35,7 @@ from .resume import resume
 from .run import run
 from .serve import serve
 from .show import show
-from .spreading import ARGUMENTS, is_heard
+from .spreading import ARGUMENTS, EndedTogether, is_heard
 from .words import Unprinted, surviving
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
@@ -115,6 +115,8 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     except UsageError as error:
         where = error.ctx.command_path if error.ctx else "drcil"
         return _complain(f"{error.format_message().rstrip('.')}; see '{where} --help'", MISUSED)
+    except EndedTogether as end:
+        return end.code
     except Interrupted as stop:
         return _complain(str(stop), STOPPED)
     except (KeyboardInterrupt, typer.Abort):

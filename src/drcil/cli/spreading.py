@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from ..launch.member import find_member
 
 if TYPE_CHECKING:
@@ -25,6 +23,14 @@ if TYPE_CHECKING:
 _STOPPED = 130
 ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
 """The words of the command that is being carried out."""
+
+
+class EndedTogether(Exception):
+    """The processes that were started have ended with this exit code, and have said what there was to say."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 @contextmanager
@@ -41,7 +47,7 @@ def in_team(engine: EngineSettings) -> Iterator[Team]:
 
         size = wanted_processes(engine.devices, engine.device)
         if size > 1:
-            raise typer.Exit(supervise(ARGUMENTS.get(), size))
+            raise EndedTogether(supervise(ARGUMENTS.get(), size))
     if member is None:
         yield ALONE
         return

@@ -17,6 +17,8 @@ from ..errors import FaultError, UserError
 from .meeting import SPOKEN
 from .member import VARIABLE
 
+STOPPED = 130
+"""The exit code of a process that was interrupted, and has said so."""
 _GLANCE = 0.1
 _PATIENCE = 10.0
 """Seconds that processes have to end by themselves once another has; then they are killed."""
@@ -50,7 +52,10 @@ def supervise(arguments: Sequence[str], size: int) -> int:
         for member in members:
             member.terminate()
         _end(members, _PATIENCE)
-        raise
+        if members[0].returncode != STOPPED:
+            raise
+        # The first of them has said how to go on.
+        return STOPPED
     finally:
         for member in members:
             with suppress(OSError):
