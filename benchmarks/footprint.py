@@ -101,8 +101,14 @@ def _bytes(net: nn.Module) -> int:
 
 
 def activations(stage: Stage, batch: int) -> int:
-    """What the student's forward pass over a batch keeps for the backward pass, each storage counted once."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in stage.net.state_dict().values()}
+    """What the student's forward pass over a batch keeps for the backward pass."""
+    images = torch.rand(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+    return saved_bytes(stage.net, images)
+
+
+def saved_bytes(net: nn.Module, images: Tensor) -> int:
+    """What a forward pass keeps for the backward pass, each storage counted once, and without the net's own."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -111,9 +117,8 @@ def activations(stage: Stage, batch: int) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    images = torch.rand(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         # Named, so that everything noted stays alive and no address is used twice.
-        output = stage.net(images)
+        output = net(images)
     del output
     return sum(kept.values())

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from math import ceil, log2
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from drcil.data.datasets.dataset import Dataset
 from drcil.data.datasets.imagenet import SPEC
-from drcil.data.sources.imageset import Draw, ImageSet, ImageShape, Int64, Source
+from drcil.data.sources.blank import BlankSource
+from drcil.data.sources.imageset import ImageSet, ImageShape
 from drcil.methods.rehearsal import RehearsalEngine
 from drcil.models.model import ModelOptions, new_model
 from drcil.stages import Stage
@@ -173,24 +172,6 @@ def process_bytes(new: int, rates: Rates = RATES) -> dict[str, float]:
     }
 
 
-class _Blank(Source):
-    """As many images as there are, none of which can be read."""
-
-    size = SIZE
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def read(self, rows: Int64, draw: Draw | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "blank", "images": self._count}
-
-
 class _Noting(RehearsalEngine):
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +187,7 @@ def imagenet_tasks(method: str = METHOD) -> tuple[TaskWork, ...]:
 
     def split(count: int) -> ImageSet:
         rows = np.arange(count, dtype=np.int64)
-        return ImageSet(_Blank(count), rows, rows % CLASSES)
+        return ImageSet(BlankSource(count, 3, SIZE), rows, rows % CLASSES)
 
     names = tuple(f"class {number}" for number in range(CLASSES))
     stream = make_stream(STREAM, Dataset("imagenet1000", names, split(TRAIN), split(TEST), SPEC))

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from drcil.data.sources.filelist import FileList, directory_names
@@ -24,6 +23,7 @@ from drcil.data.sources.statuses import statuses
 from drcil.nets.build import build_backbone
 from drcil.streams.herding import herd
 
+from .footprint import saved_bytes
 from .jpeg import write_photographs
 from .listing import make_tree
 
@@ -116,26 +116,8 @@ def _net() -> dict[str, float]:
         "parameters": sum(parameter.numel() for parameter in net.parameters()),
         "channels": net.channels,
         "forward": counter.get_total_flops(),
-        "activations": _saved(net, image),
+        "activations": saved_bytes(net, image),
     }
-
-
-def _saved(net: nn.Module, image: Tensor) -> int:
-    """Bytes that a forward pass keeps for the backward pass, each storage once, weights apart."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
-    kept: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        # Named, so that everything noted stays alive and no address is used twice.
-        output = net(image)
-    del output
-    return sum(kept.values())
 
 
 def _processor(work: Callable[[], object], rounds: int = 3) -> float:

@@ -16,8 +16,8 @@ from PIL import Image
 
 from drcil import __version__
 from drcil.cli import main
+from drcil.cli.chosen import method_settings, toml_value
 from drcil.cli.list import KINDS
-from drcil.cli.options import method_settings, toml_value
 from drcil.methods import METHODS
 from drcil.methods.spec import register_preset
 from page_reading import Page

@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from drcil.cli.options import toml_value
+from drcil.cli.chosen import toml_value
 from drcil.methods import METHODS
 from drcil.methods.maf import MafSettings
 from drcil.methods.resolve import resolve_settings, setting_keys

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .chosen import chosen_settings
 from .output import console
 
 
@@ -33,7 +34,7 @@ def check(
     from .training import load
 
     names = {"method": method, "stream": stream, "backbone": backbone, "freeze": freeze}
-    chosen = options.chosen_settings(**names, tasks=TASKS, data=data, compile=False, log=None)
+    chosen = chosen_settings(**names, tasks=TASKS, data=data, compile=False, log=None)
     # What is wrong with a name or the data is no fault of the method.
     present = load(chosen)
     require_tasks(chosen, present)

@@ -10,6 +10,7 @@ import typer
 from ..limits import SEEDS
 from . import options
 from .checks import usable, within
+from .chosen import chosen_settings, method_settings
 from .output import console, print_json
 
 
@@ -92,7 +93,7 @@ def compare(
     workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
     shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
     first = [
-        options.chosen_settings(
+        chosen_settings(
             method=method,
             stream=stream,
             seed=0,
@@ -109,7 +110,7 @@ def compare(
             profile=profile,
             augment=augment,
             validation=validation,
-            settings=options.method_settings(None, None, settings or []),
+            settings=method_settings(None, None, settings or []),
             device=device,
             precision=precision,
             threads=threads,

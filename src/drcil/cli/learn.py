@@ -13,6 +13,7 @@ from ..errors import Interrupted, UserError
 from ..limits import SEED, VALIDATION
 from . import options
 from .checks import usable, within
+from .chosen import method_settings
 from .output import console, print_json, warn, warnings_as_sentences
 from .words import require_printed
 
@@ -117,7 +118,7 @@ def learn(
         "image_size": image_size,
         "augment": augment,
         "seed": seed,
-        "settings": options.method_settings(None, None, settings or []) or None,
+        "settings": method_settings(None, None, settings or []) or None,
         "epochs_scale": epochs_scale,
     }
     if is_versioned(model):

@@ -10,6 +10,7 @@ import typer
 from ..limits import EVERY, SEED
 from . import options
 from .checks import usable, within
+from .chosen import chosen_settings, method_settings, require_pipeline
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
 """What is run when nothing is named."""
@@ -90,8 +91,8 @@ def run(
     from .spreading import begun_together, in_team
     from .training import make_plan, train
 
-    options.require_pipeline(method, head, remedy)
-    chosen = options.chosen_settings(
+    require_pipeline(method, head, remedy)
+    chosen = chosen_settings(
         method=method,
         stream=stream,
         seed=seed,
@@ -108,7 +109,7 @@ def run(
         profile=profile,
         augment=augment,
         validation=validation,
-        settings=options.method_settings(head, remedy, settings or []),
+        settings=method_settings(head, remedy, settings or []),
         device=device,
         precision=precision,
         threads=threads,
