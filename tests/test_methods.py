@@ -31,13 +31,13 @@ KEYS = {
 COMBINED = ("lucir", "podnet", "mafdrc", "mecdrc", "bic", "foster", "dytox")
 
 
-SIMPLE = ("finetune", "joint", "mdt", "maf-vit", "mafdrc-vit")
-"""What they are made of, others have too."""
+SIMPLE = ("finetune", "joint", "mdt", "maf-vit", "mafdrc-vit", "maf", "mec", "wa", "eeil", "der", "podnet")
+"""What they are made of, others have too, or tests of their own try."""
 
 
 def once_of_each_kind() -> Iterator[object]:
     """All methods. Names for combinations of what other names have are slow, but for three; so are simple ones."""
-    yield "eeil+two-stage"
+    yield "eeil+two-stage"  # The add-on, and all of eeil.
     for name in COMBINED:
         yield pytest.param(f"{name}+two-stage", marks=pytest.mark.slow)
     for name, spec in METHODS.items():
