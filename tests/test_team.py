@@ -209,3 +209,12 @@ def test_processes_of_a_machine_share_a_cache(tmp_path: Path) -> None:
     for found in in_processes(2, cached, paths):
         assert found == {"kept": 7, "used": size, "alike": True, "cleared": 0}
     assert not list(Path("/dev/shm").glob("drcil-*"))
+
+
+def test_gradients_of_a_bias_are_as_exact_as_the_bias() -> None:
+    """Also where the net computes in half precision: 4095 is no number of bfloat16."""
+    norm = nn.BatchNorm2d(1)
+    norms = SpreadNorms(norm, Team(0, 1), synchronised=True)
+    images = torch.randn(63, 1, 5, 13, dtype=torch.bfloat16, generator=generator("half"))
+    norms._forward(norm, images).sum().backward()
+    assert norm.bias.grad is not None and norm.bias.grad.tolist() == [4095.0]

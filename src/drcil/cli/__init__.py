@@ -127,12 +127,12 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _complain(f"the system refused: {place}{error.strerror or error}", FAILED)
-    except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
-            if not is_heard(error, FAILED):
-                return FAILED
-            raise
-        return _complain("not enough memory; give smaller images or batches, or use another machine", FAILED)
+    except Exception as error:
+        if _out_of_memory(error):
+            return _complain("not enough memory; give smaller images or batches, or use another machine", FAILED)
+        if not is_heard(error, FAILED):
+            return FAILED
+        raise
     return _complain("stopped", STOPPED) if code == STOPPED else int(code or 0)
 
 

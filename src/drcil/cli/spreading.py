@@ -53,7 +53,7 @@ def in_team(engine: EngineSettings) -> Iterator[Team]:
         return
     from ..launch.meeting import meeting
 
-    with meeting(member, engine.timeout) as team:
+    with meeting(member, engine.timeout, engine.device) as team:
         yield team
 
 
@@ -76,7 +76,9 @@ def begun_together(settings: RunSettings, out: Path | None, plan: Plan, team: Te
         return begin_run(settings, out, plan, warn)
     run = None
     if team.leads:
-        run = _begun_before(settings, out) if member.restarts else None
+        # Of several machines some do not count a restart; a directory that was named says which run is meant.
+        again = member.restarts or (out is not None and member.launcher == "torchrun")
+        run = _begun_before(settings, out) if again else None
         run = run or begin_run(settings, out, plan, warn)
     directory = team.leaders(run.directory.absolute() if run else Path())
     require_seen(directory, team)

@@ -61,22 +61,22 @@ def current_meeting() -> Meeting | None:
 
 
 @contextmanager
-def meeting(member: Member, timeout: float) -> Iterator[Team]:
-    """Within the block this process works with the others; ``timeout``: seconds to wait for one of them."""
+def meeting(member: Member, timeout: float, device: str = "auto") -> Iterator[Team]:
+    """Within the block this process works with the others; ``timeout``: seconds to wait for one of them.
+
+    ``device``: what they compute on, ``cuda`` and ``auto`` where there is one: each on a GPU of its own.
+    """
     global _current
     patience = timedelta(seconds=timeout)
-    if torch.cuda.is_available():
-        if member.local >= torch.cuda.device_count():
-            raise UserError(
-                f"this machine has {torch.cuda.device_count()} GPUs, but process {member.local + 1} was started on it"
-            )
-        torch.cuda.set_device(member.local)
+    on_gpus = device in ("auto", "cuda") and torch.cuda.is_available()
+    if on_gpus:
+        _take_gpu(member.local)
     try:
         store = _store(member, patience)
         _current = Meeting(member, store)
         if member.rank != 0:
             _hush()
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
         dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.size, timeout=patience)
     except (RuntimeError, ValueError, OSError) as error:
         raise FaultError(
@@ -101,7 +101,7 @@ def telling_losses(timeout: float) -> Iterator[None]:
             raise
         raise LostError(
             f"another process of this run has ended, or has not answered for {timeout:g} seconds; what is finished is "
-            f"kept, and 'drcil resume' goes on"
+            f"kept, and 'drcil resume' goes on ({_first_line(error)})"
         ) from error
 
 
@@ -119,6 +119,14 @@ def _store(member: Member, patience: timedelta) -> Any:
     return TCPStore(member.address, member.port, member.size, leads, timeout=patience, wait_for_workers=False)
 
 
+def _take_gpu(local: int) -> None:
+    """Compute on the GPU of this number, or on the only one that the launcher lets this process see."""
+    present = torch.cuda.device_count()
+    if present > 1 and local >= present:
+        raise UserError(f"this machine has {present} GPUs, but process {local + 1} was started on it")
+    torch.cuda.set_device(local if present > 1 else 0)
+
+
 def _require_alike(team: Team) -> None:
     """All processes run the same programs."""
     own = {"drcil": __version__, "torch": torch.__version__, "Python": platform.python_version()}
@@ -132,7 +140,7 @@ def _require_alike(team: Team) -> None:
 
 
 def _hush() -> None:
-    """Let this process print nothing more; ``heard`` brings its voice back for a last word."""
+    """Let this process print nothing more; ``raise_voice`` is for a last word."""
     global _voice
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

@@ -29,7 +29,7 @@ def wanted_processes(devices: int | str, device: str) -> int:
     gpus = torch.cuda.device_count() if device in ("auto", "cuda") and torch.cuda.is_available() else 0
     if devices == "auto":
         return max(1, gpus)
-    present, what = (gpus, "GPU") if gpus else (len(os.sched_getaffinity(0)), "core")
+    present, what = (gpus, "GPU") if gpus else (_cores(), "core")
     if device == "mps" or (device == "auto" and not gpus and torch.backends.mps.is_available()):
         present, what = 1, "GPU"
     if int(devices) > present:
@@ -37,6 +37,11 @@ def wanted_processes(devices: int | str, device: str) -> int:
             f"--devices {devices} is more than this machine has: {present} {what}{'' if present == 1 else 's'}"
         )
     return int(devices)
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system says so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def supervise(arguments: Sequence[str], size: int) -> int:

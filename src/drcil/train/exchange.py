@@ -45,6 +45,8 @@ class Exchange:
             sums = torch.split(flat, [gradient.numel() for gradient in gradients])
             for gradient, total in zip(gradients, sums, strict=True):
                 gradient.copy_(total.view(gradient.shape))
+        # Nothing is held on to until the next step.
+        self._begin()
 
     def close(self) -> None:
         """Leave the parameters alone."""

@@ -79,7 +79,7 @@ class Gradients:
             last = number == len(parts) - 1
             with self.exchange.adding() if last and not whole and self.exchange is not None else nullcontext():
                 self.engine.fabric.backward(loss)
-            sums.append(torch.stack([term.value.detach().double() for term in terms.values()]) * counts[number])
+            sums.append(torch.stack([term.value.detach() for term in terms.values()]) * counts[number])
             # Let go of before the next part, which is to fit in their place.
             del output, advice, loss
         self.norms.settle()
@@ -100,8 +100,10 @@ class Gradients:
 def counts_of(terms: Losses, size: int) -> Tensor:
     """Over how many samples each term is a mean, of ``size`` images."""
     values = [term.value for term in terms.values()]
-    counts = [values[0].new_tensor(size) if term.count is None else term.count for term in terms.values()]
-    return torch.stack([count.detach().to(values[0].device, torch.float64) for count in counts])
+    # Filled on the device: to copy from the host would be to wait for it.
+    counts = [values[0].new_full((), size) if term.count is None else term.count for term in terms.values()]
+    exact = _exact(values[0].device)
+    return torch.stack([count.detach().to(values[0].device, exact) for count in counts])
 
 
 def counts_ahead(objective: Objective, output: Output, advice: Mapping[str, Output], batch: Batch) -> Tensor:
@@ -119,6 +121,13 @@ def counts_ahead(objective: Objective, output: Output, advice: Mapping[str, Outp
 
 def weighed(terms: Losses, share: Tensor) -> Tensor:
     """The weighted sum of the terms, each by the share of its samples that are here."""
-    weights = share.new_tensor([term.weight for term in terms.values()])
-    values = torch.stack([term.value for term in terms.values()])
-    return (values * (weights * share).to(values.dtype)).sum()
+    parts = [
+        term.weight * term.value * part.to(term.value.dtype)
+        for term, part in zip(terms.values(), share.unbind(), strict=True)
+    ]
+    return torch.stack(parts).sum()
+
+
+def _exact(device: torch.device) -> torch.dtype:
+    """What counts and sums are added up in: double precision, where a device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64

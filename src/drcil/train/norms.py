@@ -95,7 +95,7 @@ class _TeamNorm(torch.autograd.Function):
         track(mean, variance, total)
         scale = torch.rsqrt(variance + epsilon)
         ctx.save_for_backward(features, weight, mean, scale, total)
-        ctx.team, ctx.has_bias = team, bias is not None
+        ctx.team, ctx.bias_type = team, None if bias is None else bias.dtype
         # Evaluation's formula with these statistics, in one kernel.
         return functional.batch_norm(features, mean, variance, weight, bias, training=False, eps=epsilon)
 
@@ -116,7 +116,7 @@ class _TeamNorm(torch.autograd.Function):
         return (
             (inner * factor.view(shape)).to(features.dtype),
             None if weight is None else for_weight.to(weight.dtype),
-            for_bias.to(gradient.dtype) if ctx.has_bias else None,
+            None if ctx.bias_type is None else for_bias.to(ctx.bias_type),
             None,
             None,
             None,
