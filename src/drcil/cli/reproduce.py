@@ -205,7 +205,7 @@ def _show_plan(answers: Answers, jobs: int, screen: Console, json: bool) -> None
         return
     screen.print(plan_table(entries, states, estimate.seconds))
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    screen.print(f"{len(entries)} runs: {counts}", markup=False, soft_wrap=True)
+    screen.print(f"{len(entries)} run{'' if len(entries) == 1 else 's'}: {counts}", markup=False, soft_wrap=True)
     for sentence in estimate.sentences():
         screen.print(sentence, markup=False, soft_wrap=True)
     _tell_missing(answers, screen)

@@ -90,7 +90,7 @@ def _summary(method: str, outcomes: list[Outcome], shown: Shown) -> Summary:
     for name in (*shown.names, *_COUNTS):
         values = [value for result in results if (value := figure_of(result, name)) is not None]
         figures[name] = figure(values) if values else None
-    points = zip(*(figure_of(result, shown.curve) for result in results), strict=True)
+    points = zip(*(figure_of(result, shown.curve) or () for result in results), strict=True)
     curve = [None if None in values else figure(values) for values in points]
     sizes = results[0]["tasks"][: len(curve)] if results else []
     seen = [sum(sizes[:number]) for number in range(1, len(curve) + 1)]

@@ -94,4 +94,5 @@ def shown_of(result: dict[str, Any]) -> Shown:
 def figure_of(result: dict[str, Any], name: str) -> Any:
     """A metric of the readout that leads, or what the whole run has."""
     own = result["readouts"][result["readout"]]
-    return own[name] if name in own else result[name]
+    # Older evidence may lack what is measured since.
+    return own[name] if name in own else result.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..runs.evidence import Evidence
 from ..runs.result import leading_metric
 from ..streams.protocols import parse_stream
 
-_GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "image_size", "seed", "order_seed", "precision"}
+_GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "image_size", "seed", "order_seed"}
 """Choices that a table or its rows have in common, and seeds."""
 
 
@@ -83,8 +83,10 @@ def _planned(one: Evidence) -> int | None:
 def _rows(records: Sequence[Evidence]) -> dict[str, tuple[Evidence, ...]]:
     rows: dict[str, list[Evidence]] = {}
     for one in records:
-        alike = [_chosen(other) for other in records if other.settings.label == one.settings.label]
-        own = _chosen(one)
+        same = [other for other in records if other.settings.label == one.settings.label]
+        by_hand = {name for other in same for name in dict(_flat(other.settings.settings))}
+        alike = [_chosen(other, by_hand) for other in same]
+        own = _chosen(one, by_hand)
         differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
         words = [one.settings.label, *(f"{name}={own[name]}" for name in differing)]
         # The mean over fewer tasks is another figure.
@@ -94,12 +96,14 @@ def _rows(records: Sequence[Evidence]) -> dict[str, tuple[Evidence, ...]]:
     return {name: tuple(sorted(own, key=_seeds)) for name, own in rows.items()}
 
 
-def _chosen(one: Evidence) -> dict[str, Any]:
-    """What was chosen for a run by hand."""
+def _chosen(one: Evidence, by_hand: Collection[str]) -> dict[str, Any]:
+    """What was chosen for a run, and the settings of its method that were not set by hand in any."""
     choices = one.settings.choices()
     given = choices.pop("settings")
     kept = {name: value for name, value in choices.items() if name not in _GROUPED and value is not None}
-    return {**kept, **dict(_flat(given))}
+    trained = dict(_flat(one.result["settings"].get("method", {})))
+    recipe = {name: value for name, value in trained.items() if name not in by_hand}
+    return {**kept, **recipe, **dict(_flat(given))}
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

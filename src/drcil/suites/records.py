@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, legible
-from ..reading import is_file, read_json
+from ..reading import checksum, is_file, read_json
 from ..runs.begin import RUNS
 from ..runs.evidence import Evidence, evidence_of, read_evidence
 from ..runs.run import Run
@@ -32,6 +32,7 @@ def find_records(places: Sequence[Path]) -> Records:
     found: list[Evidence] = []
     problems: list[UserError] = []
     seen: set[Path] = set()
+    keys: set[str] = set()
     for place in places:
         here = list(_below(place.expanduser()))
         if not here:
@@ -40,9 +41,15 @@ def find_records(places: Sequence[Path]) -> Records:
             if path.resolve() not in seen:
                 seen.add(path.resolve())
                 try:
-                    found.append(read_evidence(path) if is_file(path) else evidence_of(Run.read(path)))
+                    one = read_evidence(path) if is_file(path) else evidence_of(Run.read(path))
                 except UserError as error:
                     problems.append(error)
+                    continue
+                # A run and its evidence are one run; a clock tells runs apart that were made twice.
+                key = checksum([one.settings.choices(), one.result["seconds"]])
+                if key not in keys:
+                    keys.add(key)
+                    found.append(one)
     if not found:
         raise problems[0]
     return Records(tuple(found), tuple(str(problem) for problem in problems))
@@ -65,14 +72,13 @@ def _below(place: Path) -> Iterator[Path]:
 
 
 def _listed(place: Path) -> Iterator[Path]:
-    """The runs that a comparison or a suite names, which may be elsewhere: seen from here, or from where it was run."""
+    """The runs that a comparison or a suite names: seen from where it was run, or from here."""
     for folder in (COMPARISON, SUITE):
         if is_file(place / folder.file):
             for name in dict.fromkeys(_directories(read_json(place / folder.file))):
-                for path in (Path(name), place.absolute().parents[1] / name):
-                    if is_file(path / CONFIG):
-                        yield path
-                        break
+                places = [place.absolute().parents[1] / name, Path(name)]
+                # One that is nowhere is told of, where it is read.
+                yield next((path for path in places if is_file(path / CONFIG)), places[0])
 
 
 def _directories(answer: Any) -> Iterator[str]:
