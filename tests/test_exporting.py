@@ -173,7 +173,7 @@ class TestOnnx:
         page = (ROOT / "docs" / "own-images.md").read_text(encoding="utf-8")
         program = re.search(r"```python\n(# classify\.py\n.*?)```", page, flags=re.DOTALL)
         assert program and "drcil" not in program[1]
-        (tmp_path / "fruit.onnx").symlink_to(file)
+        (tmp_path / "animals.onnx").symlink_to(file)
         (tmp_path / "photo.jpg").symlink_to(pictures[2])
         monkeypatch.chdir(tmp_path)
         exec(program[1], {})
