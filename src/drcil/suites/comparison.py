@@ -27,13 +27,13 @@ def write_comparison(place: Path, question: dict[str, Any], summaries: Sequence[
         (TABLE, markdown(summaries)),
         (SUMMARY, summary_csv(summaries)),
         (EACH, runs_csv(summaries)),
-        (PAGE, suite_page(_report(question, summaries))),
     ):
         write_bytes(place / name, legible(text).encode())
     if any(summary.curve for summary in summaries):
         plot_comparison(summaries, question["stream"], place / CURVES)
     else:
         (place / CURVES).unlink(missing_ok=True)
+    write_bytes(place / PAGE, legible(suite_page(_report(question, summaries))).encode())
     return answer
 
 
