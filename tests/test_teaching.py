@@ -145,6 +145,19 @@ def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
     assert len(drcil.load(model, device="cpu").classes) == 6
 
 
+def test_interrupted_when_all_is_learnt_it_says_that_nothing_is_left_to_do(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    more = folder(tmp_path / "more", 2)
+    monkeypatch.setattr("drcil.teaching.learn.remove_directory", stop)
+    assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 130
+    assert "had learnt all of it; nothing is left to do" in capsys.readouterr().err
+    assert len(drcil.load(model, device="cpu").classes) == 6
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_interrupted_before_the_first_snapshot_it_says_that_it_begins_anew(
     begun: bool, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

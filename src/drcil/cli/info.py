@@ -70,11 +70,7 @@ def _lines(path: Path, model: Model) -> list[str]:
     calibration = model.usage.calibration if model.usage else None
     if calibration is None:
         return [*lines, "not calibrated: no images were held out"]
-    return [
-        *lines,
-        f"calibrated on {calibration.images} held-out images: temperature {calibration.temperature:.3g}, expected "
-        f"calibration error {calibration.error_after:.1f} % (without it {calibration.error_before:.1f} %)",
-    ]
+    return [*lines, calibration.told()]
 
 
 def _rows(model: Model) -> list[dict[str, Any]]:

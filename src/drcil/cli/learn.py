@@ -100,7 +100,7 @@ def learn(
     """Teach a model what a folder has that is new to it. The same command goes on where it was stopped."""
     from ..arguments import one_of
     from ..models.directory import read_model
-    from ..models.versions import is_versioned
+    from ..models.versions import current_version, is_versioned
     from ..process import configure
     from ..report.progress import showing as show
     from ..teaching.learn import Known, is_kept
@@ -121,7 +121,8 @@ def learn(
         "settings": method_settings(None, None, settings or []) or None,
         "epochs_scale": epochs_scale,
     }
-    if is_versioned(model):
+    before = current_version(model) if is_versioned(model) else None
+    if before is not None:
         _require_unchanged(model, {**given, "from": origin})
     if origin is not None:
         _require_unchanged(origin, given)
@@ -149,6 +150,8 @@ def learn(
                 options={**given, "from": origin},
             )
     except KeyboardInterrupt:
+        if is_versioned(model) and current_version(model) != before:
+            raise Interrupted(f"stopped when {model} had learnt all of it; nothing is left to do") from None
         if not is_kept(model):
             raise Interrupted("stopped before anything was kept; the same command begins anew") from None
         raise Interrupted("stopped; the same command goes on where it was") from None
@@ -215,9 +218,6 @@ def _summary(path: Path, lesson: Lesson) -> str:
     said = f"{path} knows {len(lesson.model.classes)} classes, {done}"
     if usage.calibration is None:
         return f"{said}; no images were held out, so that its accuracy is not known and it is not calibrated"
-    own = usage.calibration
     right = sum(held * (accuracy or 0.0) for held, accuracy in zip(usage.held, usage.accuracy, strict=True))
-    return (
-        f"{said}; it is right on {right / sum(usage.held):.1f} % of {own.images} held-out images; calibration error "
-        f"{own.error_before:.1f} %, with temperature {own.temperature:.3g} {own.error_after:.1f} %"
-    )
+    said += f"; it is right on {right / sum(usage.held):.1f} % of {sum(usage.held)} images"
+    return f"{said}\n{usage.calibration.told()}"

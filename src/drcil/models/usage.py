@@ -36,6 +36,10 @@ class Change(_Form):
     seconds: float = Field(ge=0)
 
 
+_MANY = 100
+"""Images from which a temperature is more than a rough guess."""
+
+
 class Calibration(_Form):
     """How scores of a readout become probabilities, and what is known of these."""
 
@@ -51,6 +55,15 @@ class Calibration(_Form):
     """Of these images, judged in the same way, the share whose best class is less probable than each threshold."""
     right: Annotated[tuple[Percent | None, ...], EachStep]
     """Of the others, how many are classified right; none where there are no others."""
+
+    def told(self) -> str:
+        """All of that but for thresholds, for readers."""
+        said = (
+            f"calibrated on {self.images} held-out image{'' if self.images == 1 else 's'}: temperature "
+            f"{self.temperature:.3g}, expected calibration error {self.error_after:.1f} % (without it "
+            f"{self.error_before:.1f} %)"
+        )
+        return said if self.images >= _MANY else f"{said}; so few images give a rough guess, on the side of doubt"
 
     def rejected(self, threshold: float) -> float:
         """The share of known images whose best class is less probable than this."""

@@ -58,11 +58,7 @@ def _calibration(model: Model) -> str:
     calibration = model.usage.calibration if model.usage else None
     if calibration is None:
         return "Probabilities are not calibrated: no images were held out."
-    return (
-        f"Probabilities are calibrated on {calibration.images} held-out images (temperature "
-        f"{calibration.temperature:.3g}): the expected calibration error is {calibration.error_after:.1f} %, without "
-        f"it {calibration.error_before:.1f} %."
-    )
+    return f"Probabilities are {calibration.told()}."
 
 
 def _cell(name: str) -> str:
