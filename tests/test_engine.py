@@ -344,6 +344,12 @@ def test_the_scale_of_a_scaled_loss_belongs_to_the_stage_and_survives_a_stop(tmp
     assert scales[0] == scales[1] == 256 * 2**2, "eight steps double it twice, in either stage"
 
 
+def test_whatever_a_job_of_slurm_was_asked_for_an_engine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "train", "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    fit(make_engine(), make_stage(make_net()))
+
+
 def test_hooks_see_gradients_as_the_objective_made_them_also_if_the_loss_is_scaled() -> None:
     norms: dict[type[TrainingEngine], float] = {}
 

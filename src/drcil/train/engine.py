@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor, nn
 
@@ -127,7 +128,9 @@ class TrainingEngine:
         precision: Any = _FABRIC_PRECISION[settings.precision]
         # Of several processes each has set up the GPU that is its own.
         own: Any = [torch.cuda.current_device()] if self.device.type == "cuda" else 1
-        self.fabric = Fabric(accelerator=self.device.type, devices=own, precision=precision)
+        # Processes are ours to start and to count: Fabric must not look for Slurm, whose options it would judge.
+        alone = [LightningEnvironment()]
+        self.fabric = Fabric(accelerator=self.device.type, devices=own, precision=precision, plugins=alone)
         if settings.compile:
             require_compiler(self.device)
         self.fresh_precision: dict[str, Any] = self.fabric.strategy.precision.state_dict()
