@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor, nn
 
@@ -129,7 +129,7 @@ class TrainingEngine:
         # Of several processes each has set up the GPU that is its own.
         own: Any = [torch.cuda.current_device()] if self.device.type == "cuda" else 1
         # Processes are ours to start and to count: Fabric must not look for Slurm, whose options it would judge.
-        alone = [LightningEnvironment()]
+        alone = LightningEnvironment()
         self.fabric = Fabric(accelerator=self.device.type, devices=own, precision=precision, plugins=alone)
         if settings.compile:
             require_compiler(self.device)
