@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from drcil.data.sources.cache import CachedPictures, PictureCache, require_forked, through
+from drcil.data.sources.decode import Picture
 from drcil.data.sources.filelist import FileList
 from drcil.data.sources.files import FileSource
 from drcil.data.sources.imageset import ArraySource, ChainSource, Draw, ImageSet
@@ -143,9 +144,9 @@ def test_pictures_are_opened_once_a_view_also_those_too_large_to_keep(files: lis
     opened: list[int] = []
 
     class Counting(FileSource):
-        def picture(self, row: int) -> AbstractContextManager[Image.Image]:
+        def quick_picture(self, row: int) -> AbstractContextManager[Picture]:
             opened.append(row)
-            return super().picture(row)
+            return super().quick_picture(row)
 
     cached = CachedPictures(Counting(FileList.of_paths(files), SIZE), PictureCache(1 << 20))
     rows = np.array([0, 5])

@@ -24,6 +24,7 @@ from ..data.augment import Augment, Draws
 from ..data.sources.blank import BlankSource
 from ..data.sources.decode import random_view
 from ..data.sources.imageset import ImageSet
+from ..data.sources.opening import quickly
 from ..data.sources.reader import TOGETHER
 from ..inference.inference import Inference
 from ..keys import generator, numpy_generator
@@ -135,7 +136,8 @@ def decoding_pace(pixels: int) -> float:
 
     def decode(count: int) -> None:
         for key in range(count):
-            random_view(Image.open(io.BytesIO(file.getvalue())), pixels, Random(key))
+            with quickly(file.getvalue()) as picture:
+                random_view(picture, pixels, Random(key))
 
     return _repeated(decode, _FEW, _IMAGES, torch.device("cpu"))
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ...errors import UserError
 from ...team import ALONE, Team
-from .decode import SCALED_FROM, Pixels, random_crop, whole
+from .decode import SCALED_FROM, Picture, Pixels, random_crop, whole
 from .files import PictureSource
 from .imageset import ChainSource, Int64, Source
 from .shared import SharedCount, forking, shared_bytes
@@ -90,6 +90,9 @@ class CachedPictures(PictureSource):
     def picture(self, row: int) -> AbstractContextManager[Image.Image]:
         return self.source.picture(row)
 
+    def quick_picture(self, row: int) -> AbstractContextManager[Picture]:
+        return self.source.quick_picture(row)
+
     def name(self, row: int) -> str:
         return self.source.name(row)
 
@@ -99,7 +102,7 @@ class CachedPictures(PictureSource):
     def view(self, row: int, key: int | None) -> Pixels:
         pixels = self.cache.find(self.table, row, self.channels)
         if pixels is None:
-            with self.picture(row) as picture:
+            with self.quick_picture(row) as picture:
                 if min(picture.size) >= SCALED_FROM * self.size:
                     return self.shown(picture, key)
                 pixels = whole(picture, self.mode)

@@ -10,6 +10,7 @@ EXIF orientation is honoured.
 
 from __future__ import annotations
 
+import io
 import math
 from random import Random
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
+from .jpeg import Jpeg
+
+Picture = Image.Image | Jpeg
+"""A picture that need not be decoded yet."""
 Mode = Literal["RGB", "L"]
 Pixels = npt.NDArray[np.uint8]
 
@@ -38,6 +43,16 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_TURNS = {
+    2: (False, False, True),
+    3: (False, True, True),
+    4: (False, True, False),
+    5: (True, False, False),
+    6: (True, False, True),
+    7: (True, True, True),
+    8: (True, True, False),
+}
+"""The same for arrays: whether rows become columns, and then rows, and columns, are in reverse."""
 _SIDEWAYS = (5, 6, 7, 8)
 _ON_THE_WAY = {"La": "LA", "LAB": "RGB"}
 """Modes that Pillow converts only by way of another."""
@@ -65,10 +80,9 @@ def natural_size(picture: Image.Image) -> int:
     return min(picture.size) if min(picture.size) <= SMALL else STANDARD
 
 
-def centre_view(picture: Image.Image, size: int, resize: int, mode: Mode = "RGB") -> Image.Image:
+def centre_view(picture: Picture, size: int, resize: int, mode: Mode = "RGB") -> Image.Image:
     """The short side scaled to ``resize``, then the central square of ``size``."""
-    _decode_smaller(picture, min(picture.size) / resize)
-    upright = flatten(_turn(picture, _orientation(picture)), mode)
+    upright = _upright(picture, _orientation(picture), mode, min(picture.size) / resize)
     short = min(upright.size)
     # Only the square is computed, which keeps extremely long pictures as cheap as others.
     edges = []
@@ -80,22 +94,21 @@ def centre_view(picture: Image.Image, size: int, resize: int, mode: Mode = "RGB"
     return upright.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
 
 
-def random_view(picture: Image.Image, size: int, random: Random, mode: Mode = "RGB") -> Pixels:
+def random_view(picture: Picture, size: int, random: Random, mode: Mode = "RGB") -> Pixels:
     """A random crop of the upright picture, scaled to ``size``, as (size, size, channels)."""
     orientation = _orientation(picture)
     width, height = reversed(picture.size) if orientation in _SIDEWAYS else picture.size
     box = random_box(width, height, random)
-    _decode_smaller(picture, min(box.width, box.height) / size)
-    upright = flatten(_turn(picture, orientation), mode)
-    across, down = upright.width / width, upright.height / height
+    pixels = _upright_pixels(picture, orientation, mode, min(box.width, box.height) / size)
+    across, down = pixels.shape[1] / width, pixels.shape[0] / height
     left, top = round(box.left * across), round(box.top * down)
     right, bottom = round((box.left + box.width) * across), round((box.top + box.height) * down)
-    return _resized(_pixels(upright.crop((left, top, right, bottom))), size)
+    return _resized(pixels[top:bottom, left:right], size)
 
 
-def whole(picture: Image.Image, mode: Mode = "RGB") -> Pixels:
+def whole(picture: Picture, mode: Mode = "RGB") -> Pixels:
     """The upright picture at its full size, as (height, width, channels)."""
-    return _pixels(flatten(_turn(picture, _orientation(picture)), mode))
+    return np.ascontiguousarray(_upright_pixels(picture, _orientation(picture), mode))
 
 
 def random_crop(pixels: Pixels, size: int, random: Random) -> Pixels:
@@ -145,23 +158,49 @@ def _eight_bits(values: npt.NDArray[Any], mode: str) -> Pixels:
     return scaled
 
 
-def _decode_smaller(picture: Image.Image, shrinkage: float) -> None:
-    """Lets a JPEG that will shrink a lot be decoded at 1/2, 1/4 or 1/8, still at twice the detail needed."""
-    if shrinkage >= SCALED_FROM:
-        width, height = picture.size
-        picture.draft(None, (math.ceil(2 * width / shrinkage), math.ceil(2 * height / shrinkage)))
+def _upright(picture: Picture, orientation: int, mode: Mode, shrinkage: float = 1) -> Image.Image:
+    """Decoded and turned; one that will shrink so many times perhaps smaller than it is."""
+    if isinstance(picture, Jpeg):
+        pixels = _upright_pixels(picture, orientation, mode, shrinkage)
+        return Image.fromarray(pixels if mode == "RGB" else pixels[..., 0])
+    divisor = _divisor(picture, shrinkage)
+    if divisor > 1:
+        picture.draft(None, (picture.width // divisor, picture.height // divisor))
+    return flatten(picture.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else picture, mode)
 
 
-def _orientation(picture: Image.Image) -> int:
-    # Asking costs more than decoding a tenth of a small JPEG does, and most have nothing to say.
+def _upright_pixels(picture: Picture, orientation: int, mode: Mode, shrinkage: float = 1) -> Pixels:
+    """The same as (height, width, channels)."""
+    if not isinstance(picture, Jpeg):
+        return _pixels(_upright(picture, orientation, mode, shrinkage))
+    stored = picture.decoded(3 if mode == "RGB" else 1, _divisor(picture, shrinkage))
+    if stored is None:
+        with Image.open(io.BytesIO(picture.content), formats=("JPEG",)) as opened:
+            return _pixels(_upright(opened, orientation, mode, shrinkage))
+    sideways, upside_down, mirrored = _TURNS.get(orientation, (False, False, False))
+    turned = stored.swapaxes(0, 1) if sideways else stored
+    return turned[:: -1 if upside_down else 1, :: -1 if mirrored else 1]
+
+
+def _divisor(picture: Picture, shrinkage: float) -> int:
+    """What a JPEG that will shrink a lot is divided by while it is decoded, still at twice the detail needed."""
+    if shrinkage < SCALED_FROM:
+        return 1
+    times = min(length // math.ceil(2 * length / shrinkage) for length in picture.size)
+    return max((divisor for divisor in (2, 4, 8) if divisor <= times), default=1)
+
+
+def _orientation(picture: Picture) -> int:
+    # Asking costs more than decoding a small JPEG does, and most have nothing to say.
+    if isinstance(picture, Jpeg):
+        if not picture.has_metadata():
+            return 1
+        with Image.open(io.BytesIO(picture.content), formats=("JPEG",)) as opened:
+            return _orientation(opened)
     if picture.format == "JPEG" and not picture.info.keys() & {"exif", "xmp"}:
         return 1
     given = picture.getexif().get(ExifTags.Base.Orientation)
     return given if isinstance(given, int) else 1
-
-
-def _turn(picture: Image.Image, orientation: int) -> Image.Image:
-    return picture.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else picture
 
 
 def _pixels(picture: Image.Image) -> Pixels:

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...reading import file_size, read_bytes, unreadable
-from .decode import Mode, Pixels, centre_view, random_view, short_side
+from .decode import Mode, Picture, Pixels, centre_view, random_view, short_side
 from .description import Files
 from .filelist import FileList, is_text
 from .imageset import Draw, Int64, Source
 from .listing import listed
-from .opening import FILE_LIMIT, UNREADABLE, damage, damage_of, open_picture, reason
+from .opening import FILE_LIMIT, UNREADABLE, damage, damage_of, open_picture, quickly, read_picture, reason
 
 _THREADS = 8
 _CHUNK = 64
@@ -64,12 +64,16 @@ class PictureSource(Source):
         # Channels are taken apart all at once, and by numpy: per image, and in torch, it takes several times as long.
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
 
+    def quick_picture(self, row: int) -> AbstractContextManager[Picture]:
+        """The same for whoever needs its pixels and nothing else."""
+        return self.picture(row)
+
     def view(self, row: int, key: int | None) -> Pixels:
         """One image, as (size, size, channels): its test view, or the training view of a key."""
-        with self.picture(row) as picture:
+        with self.quick_picture(row) as picture:
             return self.shown(picture, key)
 
-    def shown(self, picture: Image.Image, key: int | None) -> Pixels:
+    def shown(self, picture: Picture, key: int | None) -> Pixels:
         """What is seen of a picture."""
         if key is None:
             view = centre_view(picture, self.size, self.resize, self.mode)
@@ -105,6 +109,9 @@ class FileSource(EncodedSource):
 
     def picture(self, row: int) -> AbstractContextManager[Image.Image]:
         return open_picture(self.files.path(row))
+
+    def quick_picture(self, row: int) -> AbstractContextManager[Picture]:
+        return quickly(read_picture(self.files.path(row)))
 
     def content(self, row: int) -> bytes:
         return read_bytes(Path(self.files.path(row)), FILE_LIMIT)

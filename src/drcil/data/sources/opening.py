@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager, contextmanager
 from PIL import Image, UnidentifiedImageError
 
 from ...reading import open_file
-from .decode import flatten
+from .decode import Picture, flatten
+from .jpeg import jpeg_in
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000")
 FILE_LIMIT = 2**30
@@ -54,6 +55,23 @@ def picture_in(content: bytes) -> Iterator[Image.Image]:
     if len(content) > FILE_LIMIT:
         raise ValueError(f"it has {len(content)} bytes, and {FILE_LIMIT} are the most")
     with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        yield picture
+
+
+def read_picture(path: str | os.PathLike[str]) -> bytes:
+    """The content of a picture's file."""
+    with open_file(path, FILE_LIMIT) as file:
+        return file.read()
+
+
+@contextmanager
+def quickly(content: bytes) -> Iterator[Picture]:
+    """The picture in the content of a file, for whoever needs its pixels and nothing else."""
+    jpeg = jpeg_in(content)
+    if jpeg is not None:
+        yield jpeg
+        return
+    with picture_in(content) as picture:
         yield picture
 
 
