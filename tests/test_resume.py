@@ -124,20 +124,15 @@ def test_a_killed_process_is_resumed_bit_for_bit(method: str, stream: str, tmp_p
     assert not list((tmp_path / "killed").glob(".*.tmp")), "what kills left behind was not cleared away"
 
 
+KILLED = (
+    "lucir+two-stage", "mafdrc", "mdtdrc", "mecdrc", "icarl", "bic", "podnet", "der", "foster", "dytox", "ranpac",
+)  # fmt: skip
+"""Stages of every kind. All other methods are stopped and resumed within a process (test_methods)."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        "lucir+two-stage",
-        *(
-            name
-            for name, spec in METHODS.items()
-            if spec.alias_of is None and (not spec.presets or name in ("mafdrc", "mafrc", "mecdrc"))
-        ),
-    ],
-)
+@pytest.mark.parametrize("method", KILLED)
 def test_kills_at_random_moments_make_no_difference(method: str, tmp_path: Path) -> None:
-    """Five for each method that is not another by its settings alone: about a hundred in all."""
     started = time.monotonic()
     make_run(tmp_path / "whole", method).go()
     seconds = time.monotonic() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,14 +38,20 @@ QUICK = ("mafdrc", "icarl", "lucir")
 """A residual head and teachers; a memory and its means; a term over part of a batch."""
 
 
-def every_method() -> list[Any]:
-    names = [name for name, spec in METHODS.items() if spec.alias_of is None]
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+THREE = (*QUICK, "bic", "podnet", "der", "foster", "dytox")
+"""Also in three: stages of every kind."""
 
 
-@pytest.mark.parametrize("method", every_method())
-@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_processes_learn_and_remember_what_one_does(method: str, processes: int) -> None:
+def processes_of_methods() -> Iterator[Any]:
+    for name, spec in METHODS.items():
+        if spec.alias_of is None:
+            yield pytest.param(2, name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in THREE:
+        yield pytest.param(3, name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("processes", "method"), list(processes_of_methods()))
+def test_processes_learn_and_remember_what_one_does(processes: int, method: str) -> None:
     expected = learnt(method)
     for found in in_processes(processes, learnt, method):
         assert found["memory"] == expected["memory"]
