@@ -26,8 +26,9 @@ from drcil.data.identity import DataIdentity, data_identity
 from drcil.disk import write_sealed
 from drcil.errors import UserError
 from drcil.reading import read_sealed
-from drcil.report.comparison import Outcome, comparison_table, figure, markdown, runs_csv, summarise, summary_csv
+from drcil.report.comparison import comparison_table, markdown, runs_csv, summarise, summary_csv
 from drcil.report.figures import Shown
+from drcil.report.outcomes import Outcome, figure
 from drcil.report.plots import mean_curves, plot_comparison
 from drcil.runs.begin import begin_run
 from drcil.runs.plan import load_stream

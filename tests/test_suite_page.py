@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from drcil.report.about import About
-from drcil.report.comparison import Figure, Outcome, figure
 from drcil.report.figures import PLAIN
 from drcil.report.gathered import stream_table, task_curves
-from drcil.report.measured import Curves, Heading, MeasuredCell, MeasuredTable, SuiteReport, student
+from drcil.report.measured import Curves, Heading, MeasuredCell, MeasuredTable, SuiteReport
+from drcil.report.noise import noise_of_means, noise_of_one, student
+from drcil.report.outcomes import Figure, Outcome, figure
 from drcil.report.pages import suite_page
 from drcil.report.plots import plot_files, plot_lines, spread
 from drcil.report.written import report_csv, report_markdown
@@ -39,7 +41,7 @@ def report(row: str = "MAF") -> SuiteReport:
     broken = (Outcome("wa", 0, "runs/wa", None, "it broke"),)
     cells = {
         (row, AVG): MeasuredCell("avg", three, 80.5),
-        (row, LAST): MeasuredCell("last", three, 50.0, 0.5),
+        (row, LAST): MeasuredCell("last", three, 50.0, 0.5, published_runs=3),
         ("iCaRL", AVG): MeasuredCell("avg", (outcome(method="icarl", avg=60.0),), 61.0),
         ("iCaRL", LAST): MeasuredCell("last", (), 40.0, None, "data not found"),
         ("WA", AVG): MeasuredCell("avg", broken, 70.0),
@@ -57,16 +59,35 @@ def report(row: str = "MAF") -> SuiteReport:
 def test_a_difference_is_noise_if_chance_would_make_it_in_one_case_of_twenty() -> None:
     """Three runs: 79, 80, 81 have s = 1, so the mean errs by 1/√3, and a single published run by 1."""
     cell = report().tables[0].cells["MAF", AVG]
-    assert cell.noise == pytest.approx(4.303 * (1 + 1 / 3) ** 0.5)
+    assert cell.noise == pytest.approx(4.3027 * (1 + 1 / 3) ** 0.5, rel=1e-4)
     assert cell.verdict == "within noise"
     assert replace(cell, published=74.0).verdict == "outside noise"
-    # A published error stands for itself.
-    assert replace(cell, published_error=0.1).noise == pytest.approx(4.303 * (0.01 + 1 / 3) ** 0.5)
+    # A published error of another three runs as noisy as ours doubles the degrees of freedom: 2.776 for four.
+    alike = replace(cell, published_error=(1 / 3) ** 0.5, published_runs=3)
+    assert alike.noise == pytest.approx(2.7764 * (2 / 3) ** 0.5, rel=1e-4)
     # One run says nothing about noise, however far it is off.
-    alone = MeasuredCell("avg", (outcome(avg=10.0),), 80.0, 0.1)
+    alone = MeasuredCell("avg", (outcome(avg=10.0),), 80.0, 0.1, published_runs=3)
     assert alone.noise is None and alone.verdict == "one run"
     assert MeasuredCell("avg", (outcome(),)).verdict is None
-    assert student(1) > student(2) > student(10) > student(11) > 1.96
+    # Nor do two seeds of one class order, where others are to come.
+    orders = (outcome(0), outcome(1, 70.0), Outcome("maf", 0, "", None, order_seed=1994))
+    assert MeasuredCell("avg", orders, 80.0).verdict == "one class order"
+
+
+@pytest.mark.parametrize(("spread", "other"), [(1.0, 1.0), (1.0, 3.0), (2.0, 0.2), (1.0, None)])
+def test_nineteen_of_twenty_differences_are_within_noise(spread: float, other: float | None) -> None:
+    """Ours and theirs are three runs each, or theirs is one that varies as ours do; nothing but chance is between."""
+    draws, count = np.random.default_rng(0), 1000
+    within = 0
+    for _ in range(count):
+        ours = figure(list(draws.normal(0, spread, 3)))
+        theirs = figure(list(draws.normal(0, other or spread, 3 if other else 1)))
+        assert ours.error is not None
+        noise = noise_of_one(ours.error, 3) if theirs.error is None else noise_of_means(ours.error, 3, theirs.error, 3)
+        within += abs(ours.mean - theirs.mean) <= noise
+    # Welch's approximation may be a little too careful; without an error of theirs it is exact.
+    assert 0.93 < within / count < (0.98 if other else 0.97)
+    assert [round(student(freedom), 3) for freedom in (1, 2, 10)] == [12.706, 4.303, 2.228]
 
 
 def test_cells_without_a_figure_say_why() -> None:
@@ -153,7 +174,7 @@ def test_markdown_and_csv_say_the_same() -> None:
     first = rows[0]
     assert (first["table"], first["row"], first["metric"], first["measured"]) == ("T0", "MAF", "avg", "80.0")
     assert float(first["error"]) == pytest.approx(figure([79.0, 80.0, 81.0]).error or 0)
-    assert (first["runs"], first["verdict"]) == ("3", "within noise")
+    assert (first["runs"], first["over"], first["verdict"]) == ("3", "3 seeds", "within noise")
     assert rows[-1]["row"] == "MAF" and rows[-1]["column"] == "alpha 0.2" and rows[-1]["measured"] == "71.0"
 
 

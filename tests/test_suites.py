@@ -14,7 +14,8 @@ from drcil.errors import UserError
 from drcil.paper.asked import trained
 from drcil.paper.figures import figures
 from drcil.paper.tables import published, published_table
-from drcil.report.comparison import figure
+from drcil.report.noise import noise_of_means
+from drcil.report.outcomes import Figure, figure
 from drcil.runs.settings import make_settings
 from drcil.suites.answer import Answers, suite_report
 from drcil.suites.datasets import Datasets
@@ -112,7 +113,6 @@ def test_a_file_has_every_combination_of_its_grid(tmp_path: Path) -> None:
     (table,) = suite.tables
     assert len(keys(suite)) == 2 * 4 * 2 * 3 and len(table.cells) == 2 * 4 * 2
     assert ("mafdrc, alpha=0.1, memory=20, adaptation.lr=0.1") in {row for row, _ in table.cells}
-    assert "mean over 3 class orders and 2 seeds" in table.caption
     # What the recipe has anyway is the plain run.
     assert {len(one.settings.settings) for one in suite.wanted() if "alpha=0.2" in one.details} == {1}
     assert len(keys(read_suite(Path("mine.toml"), Common(seeds=1)))) == 2 * 4 * 3
@@ -154,7 +154,7 @@ def test_measured_stands_beside_published() -> None:
     answers = answered(suite, {"maf,": result(60.0, 50.0), "mafrc,": "it broke", "mafdrc,": result(70.0, 55.0)})
     report = suite_report(suite, answers, "drcil reproduce T5", Path("logs"))
     (table,) = report.tables
-    assert table.caption.endswith("with profile cpu, the first 3 tasks; published values are of the full budget.")
+    assert "with profile cpu, the first 3 tasks; published values are of the full budget." in table.caption
     avg, last = table.columns
     assert (avg.metric, last.metric) == ("avg", "last") and table.rows == ("MAF", "MAFRC", "MAFDRC")
     assert table.cells["MAF", avg].measured == figure([60.0])
@@ -171,6 +171,28 @@ def test_three_class_orders_are_a_mean_with_its_error() -> None:
     (table,) = suite_report(suite, answered(suite, found), "", Path("logs")).tables
     (cell,) = (cell for (_, column), cell in table.cells.items() if column.metric == "avg")
     assert cell.measured == figure([74.0, 72.0, 76.0]) and len(cell.outcomes) == 3
+    assert table.caption.endswith(". Mean over 3 class orders, with the standard error over class orders.")
+    # Published as the mean of three too, which the degrees of freedom depend on.
+    assert cell.noise == pytest.approx(noise_of_means((4 / 3) ** 0.5, 3, cell.published_error or 0, 3))
+
+
+def test_seeds_of_a_class_order_are_no_further_class_orders() -> None:
+    """Orders differ by ten points and seeds by two: the error is that of two values, not of four."""
+    suite = read_suite(written(TINY + "seeds = 2\norders = 2\n"), Common()).narrowed(["mafdrc"], [])
+    order = "mafdrc, digits-b0-5, order 1994, seed"
+    found = {f"{order} 0": result(70.0, 0.0), f"{order} 1": result(72.0, 0.0), "seed 0": result(80.0, 0.0)}
+    found |= {"seed 1": result(82.0, 0.0)}
+    report = suite_report(suite, answered(suite, found), "", Path("logs"))
+    (table,) = report.tables
+    (cell,) = (cell for (_, column), cell in table.cells.items() if column.metric == "avg")
+    assert cell.measured == figure([71.0, 81.0]) and cell.values == [81.0, 71.0]
+    assert "Mean over 2 class orders, 2 seeds each, with the standard error over class orders" in table.caption
+    assert report.curves[0].lines["mafdrc"][-1][1] == figure([0.0, 0.0])
+    # With one order finished there is a mean, and no error, however many seeds it has.
+    half = {order: "it broke", "seed 0": result(80.0, 0.0), "seed 1": result(82.0, 0.0)}
+    (table,) = suite_report(suite, answered(suite, half), "", Path("logs")).tables
+    assert next(iter(table.cells.values())).measured == Figure(81.0, None)
+    assert "Mean over one class order, 2 seeds (2 of 4 runs)." in table.caption
 
 
 def test_cells_whose_data_is_missing_say_so() -> None:

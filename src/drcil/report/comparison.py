@@ -6,46 +6,22 @@ import csv
 import io
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from math import sqrt
-from statistics import fmean, stdev
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .about import About
 from .figures import PLAIN, SHOTS, TITLES, Shown, figure_of
+from .outcomes import Figure, Outcome, figure, independent
 
 _COUNTS = ("parameters", "seconds")
 """What is compared beside metrics: whole numbers, shown without an error."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One run of a comparison: its result, or why there is none."""
-
-    method: str
-    """As it was named, perhaps with a readout."""
-    seed: int
-    directory: str
-    result: dict[str, Any] | None
-    failure: str | None = None
-    about: About | None = None
-    """How it was carried out; None: not known."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A mean over seeds and its standard error; of a single value there is no error."""
-
-    mean: float
-    error: float | None
-
-
-@dataclass(frozen=True)
 class Summary:
-    """One method of a comparison, over the seeds that were finished."""
+    """One method of a comparison, over the runs that were finished."""
 
     method: str
     readout: str | None
@@ -69,15 +45,6 @@ class Summary:
         return f"{some}failed: {failed[0].failure}"
 
 
-def figure(values: Sequence[float]) -> Figure:
-    """Mean and s / √n, where s is the sample's standard deviation (divided by n − 1).
-
-    >>> figure([1.0, 2.0, 6.0])
-    Figure(mean=3.0, error=1.5275252316519468)
-    """
-    return Figure(fmean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else None)
-
-
 def summarise(outcomes: Sequence[Outcome], shown: Shown = PLAIN) -> list[Summary]:
     """A summary for every method, in the order in which they come."""
     methods = dict.fromkeys(outcome.method for outcome in outcomes)
@@ -88,10 +55,15 @@ def _summary(method: str, outcomes: list[Outcome], shown: Shown) -> Summary:
     results = [outcome.result for outcome in outcomes if outcome.result is not None]
     figures: dict[str, Figure | None] = {}
     for name in (*shown.names, *_COUNTS):
-        values = [value for result in results if (value := figure_of(result, name)) is not None]
+        values = independent(outcomes, (one.metric(name) for one in outcomes))
         figures[name] = figure(values) if values else None
-    points = zip(*(figure_of(result, shown.curve) or () for result in results), strict=True)
-    curve = [None if None in values else figure(values) for values in points]
+    lines = [one.metric(shown.curve) or () for one in outcomes]
+    curve = [
+        None
+        if any(line and line[at] is None for line in lines)
+        else figure(independent(outcomes, (line[at] if line else None for line in lines)))
+        for at in range(max(map(len, lines)))
+    ]
     sizes = results[0]["tasks"][: len(curve)] if results else []
     seen = [sum(sizes[:number]) for number in range(1, len(curve) + 1)]
     return Summary(method, results[0]["readout"] if results else None, figures, curve, seen, outcomes, shown)

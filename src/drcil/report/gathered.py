@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .comparison import Outcome, summarise
+from .comparison import summarise
 from .figures import Shown
 from .measured import Curves, Heading, MeasuredCell, MeasuredTable
+from .outcomes import Outcome
 
 Rows = Mapping[str, tuple[Outcome, ...]]
 """The runs of each row: they differ in nothing but their seeds."""

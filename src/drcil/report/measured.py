@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import hypot, sqrt
-from statistics import NormalDist
 from typing import Literal
 
-from .comparison import Figure, Outcome, figure
-from .figures import figure_of
+from .noise import noise_of_means, noise_of_one
+from .outcomes import Figure, Outcome, figure, independent
 
-_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""For one to ten degrees of freedom."""
-Verdict = Literal["within noise", "outside noise", "one run"]
-"""Of a difference; of a single run there is no telling."""
+Verdict = Literal["within noise", "outside noise", "one run", "one class order"]
+"""Of a difference; what is measured once, or in one of several class orders, has no error to tell by."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,13 @@ class MeasuredCell:
     """The standard error that was printed beside it."""
     note: str = ""
     """Why nothing was measured, where that is known before any run: the data is not at hand, it was not asked for."""
+    published_runs: int = 1
+    """Of how many class orders it was published as the mean; where it has an error, of several."""
 
     @property
     def values(self) -> list[float]:
-        """Of the runs that are finished."""
-        found = (figure_of(one.result, self.metric) for one in self.outcomes if one.result is not None)
-        return [float(value) for value in found if value is not None]
+        """What its mean and error are of: a value of each class order where it has several, else of each seed."""
+        return independent(self.outcomes, (one.metric(self.metric) for one in self.outcomes))
 
     @property
     def measured(self) -> Figure | None:
@@ -60,16 +57,16 @@ class MeasuredCell:
 
     @property
     def noise(self) -> float | None:
-        """How far the difference may be from zero by chance, in 19 of 20 cases: t·√(e² + p²), Student's t for our runs.
+        """How far the difference may be from zero by chance, in 19 of 20 cases; None where one run gives no estimate.
 
-        e is the error of our mean, p the published error. Where none was published the value is of a single run, which
-        is taken to vary as ours do. None where a single run gives no estimate.
+        A value that was published without an error is taken to be of a single run that varies as ours do.
         """
         measured, runs = self.measured, len(self.values)
         if measured is None or measured.error is None:
             return None
-        theirs = sqrt(runs) * measured.error if self.published_error is None else self.published_error
-        return student(runs - 1) * hypot(measured.error, theirs)
+        if self.published_error is None:
+            return noise_of_one(measured.error, runs)
+        return noise_of_means(measured.error, runs, self.published_error, self.published_runs)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -78,8 +75,13 @@ class MeasuredCell:
         if difference is None:
             return None
         if noise is None:
-            return "one run"
+            return "one run" if self.finished == 1 else "one class order"
         return "within noise" if abs(difference) <= noise else "outside noise"
+
+    @property
+    def finished(self) -> int:
+        """How many runs have a result."""
+        return sum(one.result is not None for one in self.outcomes)
 
     @property
     def lacking(self) -> str:
@@ -169,19 +171,6 @@ class SuiteReport:
 def outcome_key(outcome: Outcome) -> tuple[str, str]:
     """What tells an outcome from others: its run, and the readout whose figures it has."""
     return outcome.directory, "" if outcome.result is None else outcome.result["readout"]
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution.
-
-    >>> student(1), student(2), round(student(11), 2), round(student(1000), 2)
-    (12.706, 4.303, 2.2, 1.96)
-    """
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    # Its expansion about the normal distribution's, right to two decimals from here on.
-    z = NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def figure_words(own: Figure, decimals: int = 2) -> str:

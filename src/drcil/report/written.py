@@ -7,20 +7,14 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .comparison import Figure
+from . import noise
 from .figures import TITLES
 from .measured import Curves, MeasuredCell, MeasuredTable, SuiteReport, figure_words
+from .outcomes import Figure, counted
 
-NOISE = (
-    "A difference is *within noise* if it is at most t·√(e² + p²). Here e is the standard error of our mean over the "
-    "runs of the cell (seeds, class orders), and p the published one; where none was published, the value is taken to "
-    "be of a single run that varies as ours do, and p is the standard deviation of our runs. t is Student's for 95 %: "
-    "12.7 for two runs, 4.3 for three, 2.8 for five. If we measure the same as was published, 19 of 20 differences are "
-    "within noise. A cell of one run gives no estimate: *one run*."
-)
 _CSV = (
-    "table", "row", "column", "metric", "measured", "error", "runs", "published", "published_error", "difference",
-    "noise", "verdict", "note", "directories",
+    "table", "row", "column", "metric", "measured", "error", "runs", "over", "published", "published_error",
+    "difference", "noise", "verdict", "note", "directories",
 )  # fmt: skip
 
 
@@ -42,7 +36,7 @@ def report_markdown(report: SuiteReport, plots: Mapping[str, str]) -> str:
     parts += [f"{_code(report.command)}\n"] if report.command else []
     parts += [f"{_text(note)}\n" for note in report.notes]
     if any(table.beside for table in report.tables):
-        parts.append(f"{NOISE}\n")
+        parts.append(f"{noise.WORDS}\n")
     for table in report.tables:
         parts.append(f"## {_text(table.name)}\n\n{_text(table.caption)}\n")
         for group, part in table.parts():
@@ -76,7 +70,8 @@ def _cells(report: SuiteReport) -> Iterator[Sequence[Any]]:
                 cell.metric,
                 own and own.mean,
                 own and own.error,
-                len(cell.values),
+                cell.finished,
+                counted(cell.outcomes) if cell.finished else None,
                 cell.published,
                 cell.published_error,
                 cell.difference,

@@ -11,6 +11,7 @@ from ..errors import legible
 from ..report.comparison import Summary, as_json, markdown, runs_csv, summary_csv
 from ..report.gathered import stream_table, task_curves
 from ..report.measured import SuiteReport
+from ..report.outcomes import means_over
 from ..report.pages import suite_page
 from ..report.plots import plot_comparison
 from .folder import Folder
@@ -45,7 +46,7 @@ def _report(question: dict[str, Any], summaries: Sequence[Summary]) -> SuiteRepo
     return SuiteReport(
         title=f"{', '.join(rows)} on {stream}",
         command="",
-        tables=(stream_table(stream, "Means over seeds, with their standard errors", shown, rows),),
+        tables=(stream_table(stream, means_over(rows), shown, rows),),
         curves=() if curves is None else (curves,),
         failures=tuple(
             f"{one.method}, seed {one.seed}: {one.failure}"

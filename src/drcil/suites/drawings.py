@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..report.comparison import Figure, Outcome
 from ..report.figures import TITLES, Shown
 from ..report.gathered import task_curves
 from ..report.measured import Curves, MeasuredCell
+from ..report.outcomes import Figure, Outcome
 from ..runs.plan import load_stream
 from ..runs.settings import RunSettings
 from ..streams.imbalance import task_images

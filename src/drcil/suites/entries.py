@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UserError, legible
 from ..methods.spec import named_method
 from ..report.about import About
-from ..report.comparison import Outcome
+from ..report.outcomes import Outcome
 from ..runs.about import about
 from ..runs.begin import unused
 from ..runs.result import led_by
@@ -68,7 +68,8 @@ class Entry:
         """What became of one of the methods."""
         result = None if self.result is None else led_by(self.result, self.readings[method])
         told = None if self.result is None else self.about
-        return Outcome(method, self.settings.seed, legible(str(self.directory)), result, self.failure, told)
+        place, own = legible(str(self.directory)), self.settings
+        return Outcome(method, own.seed, place, result, self.failure, told, own.order_seed)
 
 
 def require_once(methods: Sequence[str]) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..data.datasets.dataset import find_dataset
 from ..errors import UserError, unknown
-from ..report.comparison import Outcome
 from ..report.figures import Shown
 from ..report.gathered import stream_table, task_curves
 from ..report.measured import SuiteReport
+from ..report.outcomes import Outcome, means_over
 from ..report.pages.facts import budget
 from ..runs.evidence import Evidence
 from ..runs.result import leading_metric
@@ -54,7 +54,7 @@ def gathered_report(records: Sequence[Evidence], command: str, highlight: str, n
     for group in groups:
         rows = {name: tuple(_outcome(one) for one in own) for name, own in group.rows.items()}
         shown = Shown.on(group.stream, leading_metric(group.stream))
-        tables.append(stream_table(group.stream, f"Means over seeds. Budget: {group.budget}", shown, rows))
+        tables.append(stream_table(group.stream, f"{means_over(rows)}. Budget: {group.budget}", shown, rows))
         drawn = task_curves(group.name, "Accuracy after each task", shown, rows, highlight)
         curves += [drawn] if drawn else []
     count = "1 run" if len(records) == 1 else f"{len(records)} runs"
@@ -63,7 +63,8 @@ def gathered_report(records: Sequence[Evidence], command: str, highlight: str, n
 
 
 def _outcome(one: Evidence) -> Outcome:
-    return Outcome(one.settings.label, one.settings.seed, one.place, one.result, about=one.about)
+    own = one.settings
+    return Outcome(own.label, own.seed, one.place, one.result, about=one.about, order_seed=own.order_seed)
 
 
 def _planned(one: Evidence) -> int | None:

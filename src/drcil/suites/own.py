@@ -126,7 +126,7 @@ def read_suite(path: Path, common: Common) -> Suite:
     return Suite(
         title=title + (f": {budget}" if budget else ""),
         names=(str(path.absolute()),),
-        tables=(TablePlan(path.stem, _caption(title, file, common), cells),),
+        tables=(TablePlan(path.stem, _caption(title, common), cells),),
         drawings=tuple(_drawings(file, list(rows), runs, metrics)),
     )
 
@@ -211,12 +211,9 @@ def _row(method: str, point: Point) -> str:
     return ", ".join([method, *(f"{name}={value}" for name, value in point.items())])
 
 
-def _caption(title: str, file: SuiteFile, common: Common) -> str:
-    """What its figures are means over, and on what budget."""
-    counts = ((file.orders, "class orders"), (common.seeds or 1, "seeds"))
-    over = " and ".join(f"{count} {noun}" for count, noun in counts if count > 1)
-    parts = [title, *([f"mean over {over}, with its standard error"] if over else [])]
-    return "; ".join([*parts, *([f"measured with {common.words()}"] if common.words() else [])])
+def _caption(title: str, common: Common) -> str:
+    """With the budget of the runs, where it is not the full one."""
+    return f"{title}; measured with {common.words()}" if common.words() else title
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -37,7 +37,7 @@ def paper_suite(names: Sequence[str], common: Common) -> Suite:
 def _table(table: PaperTable, common: Common) -> TablePlan:
     cells = {
         (cell.row, _heading(cell.column, metric_of(cell))): CellPlan(
-            metric_of(cell), _wanted(runs, common), cell.value, cell.error
+            metric_of(cell), _wanted(runs, common), cell.value, cell.error, table.orders
         )
         for cell, runs in runs_of(table)
     }

@@ -49,6 +49,8 @@ class CellPlan:
     wanted: tuple[Wanted, ...]
     published: float | None = None
     error: float | None = None
+    published_runs: int = 1
+    """Of how many class orders it was published as the mean."""
 
 
 @dataclass(frozen=True)

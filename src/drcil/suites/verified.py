@@ -15,8 +15,8 @@ from ..methods.spec import named_method
 from ..paper.asked import Asked, runs_of, trained
 from ..paper.tables import Cell, published
 from ..reading import checksum
-from ..report.comparison import Figure, figure
 from ..report.measured import figure_words
+from ..report.outcomes import Figure, figure
 from ..runs.evidence import Evidence
 from ..runs.result import leading_metric, led_by
 from ..runs.settings import RunSettings

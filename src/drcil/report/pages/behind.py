@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ...streams.protocols import ORDER_SEED
 from ..about import About
-from ..comparison import Outcome
 from ..measured import outcome_key
+from ..outcomes import Outcome
 from ..tables import summary_cells
 from .charts import accuracy_map, confusion_map, curve_chart, forgetting_map
 from .facts import facts
@@ -40,14 +41,14 @@ class Behind:
 def run_data(outcome: Outcome) -> dict[str, Any]:
     """All that is shown of a run: facts, figures and charts; or why there are none."""
     result, about = outcome.result, outcome.about or About()
-    name = f"{outcome.method}, seed {outcome.seed}"
+    order = "" if outcome.order_seed == ORDER_SEED else f", class order {outcome.order_seed}"
+    name = f"{outcome.method}, seed {outcome.seed}{order}"
     if result is None:
         why = "not finished yet" if outcome.failure is None else f"failed: {outcome.failure}"
         return {"name": name, "why": why, "facts": [["directory", outcome.directory]]}
     confusion = confusion_map(result)
-    order = "" if result["order_seed"] == 1993 else f", class order {result['order_seed']}"
     return {
-        "name": name + order,
+        "name": name,
         "facts": [*facts(result, about), ("directory", outcome.directory)],
         "figures": summary_cells(result),
         "charts": [

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..comparison import Figure
+from .. import noise
 from ..figures import TITLES
 from ..measured import Curves, MeasuredCell, MeasuredTable, SuiteReport, figure_words
+from ..outcomes import Figure, counted
 from .behind import Behind
 from .charts import plotted
 from .render import render
 
-_STYLES = {"within noise": "within", "outside noise": "outside", "one run": "single"}
+_STYLES = {"within noise": "within", "outside noise": "outside", "one run": "single", "one class order": "single"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def suite_page(report: SuiteReport) -> str:
         report=report,
         counts=counts(report),
         beside=any(table.beside for table in report.tables),
+        noise=noise.WORDS,
         tables=tables,
         curves=curves,
         charts={f"plot-{number}": plotted(own).data() for number, own in enumerate(report.curves)},
@@ -111,14 +113,14 @@ def _shown(
 
 def _words(cell: MeasuredCell, where: str) -> str:
     """A cell in a sentence."""
-    own, noise = cell.measured, cell.noise
+    own, chance = cell.measured, cell.noise
     if own is None:
         return f"{where}. {cell.lacking.capitalize()}."
-    runs = len(cell.values)
-    said = [f"measured {figure_words(own)}" + (f", the mean of {runs} runs" if runs > 1 else ", one run")]
+    runs = counted(cell.outcomes)
+    said = [f"measured {figure_words(own)}, {runs if runs.startswith('one run') else f'the mean over {runs}'}"]
     if cell.published is not None and cell.difference is not None:
         said.append(f"published {figure_words(Figure(cell.published, cell.published_error))}")
-        within = f", {cell.verdict} of ±{noise:.2f}" if noise is not None else ""
+        within = f", {cell.verdict} of ±{chance:.2f}" if chance is not None else ""
         said.append(f"difference {cell.difference:+.2f}{within}")
     return f"{where}. {'; '.join(said).capitalize()}."
 
