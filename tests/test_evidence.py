@@ -150,6 +150,9 @@ def test_runs_that_differ_in_seeds_are_a_mean_and_all_others_are_apart() -> None
     assert report.curves[0].highlight == "maf"
     with pytest.raises(UserError, match="unknown row 'mof'"):
         gathered_report(records, "", "mof", ())
+    # What a run would have anyway does not make it another.
+    (group,) = grouped([evidence(own()), evidence(own(seed=1, memory="2000", augment="auto", backbone="resnet32"))])
+    assert list(group.rows) == ["maf"]
 
 
 def test_unfinished_runs_are_rows_of_their_own() -> None:
@@ -237,6 +240,47 @@ def test_only_a_whole_run_at_full_budget_covers_a_published_one() -> None:
         covering("mafdrc", "cifar100-b0-10", settings={"alpha": 0.4}),
     ):
         assert verified_page([evidence(less)]).count("0 of the 360 runs") == 1
+
+
+def shown(records: list[Evidence], start: str = "| `mafdrc`") -> list[list[str]]:
+    """The rows of a method: seeds, and what was published beside them."""
+    lines = [line.split(" | ") for line in verified_page(records).splitlines() if line.startswith(start)]
+    return [[line[3], line[4]] for line in lines]
+
+
+def test_what_was_published_stands_beside_runs_that_it_is_of() -> None:
+    """On any budget, which the heading names; not beside other memories, settings, class orders or images held out."""
+
+    def own(**options: Any) -> Evidence:
+        return evidence(make_settings(**{"method": "mafdrc", "stream": "cifar100-b0-10", "profile": "cpu"} | options))
+
+    for alike in ({}, {"memory": "2000"}, {"settings": {"alpha": 0.2}}, {"tasks": 10}, {"epochs_scale": 0.5}):
+        assert shown([own(**alike)]) == [["0", "73.97 (T2)"]]
+    for options in ({"settings": {"alpha": 0.5}}, {"settings": {"first.epochs": 3}}, {"validation": 0.1}):
+        assert shown([own(**options)]) == [["0", "–"]], options
+    assert shown([own(order_seed=7)]) == [["0; class order 7", "–"]]
+    # Other memories and augmentations have tables of their own.
+    assert shown([own(memory="1000")]) == [["0", "71.62 (S6)"]] and shown([own(memory="500")]) == [["0", "–"]]
+    assert shown([own(augment="basic")])[0][1] not in ("–", "73.97 (T2)")
+    # What is a run's own stands in its row.
+    for options, told in (({"settings": {"alpha": 0.5}}, "alpha=0.5"), ({"backbone": "resnet32"}, "backbone=resnet32")):
+        assert f"| `mafdrc`, {told} | 70.00 |" in verified_page([own(**options)])
+    orders = [own(order_seed=1993 + number) for number in range(3)]
+    assert shown(orders) == [["0; class order 1993, 1994, 1995", "73.85 ±0.16 (S12)"]]
+    assert shown(orders[:2]) == [["0; class order 1993, 1994", "–"]]
+
+
+def test_a_run_that_was_made_twice_is_one_run() -> None:
+    full = covering("mafdrc", "cifar100-b0-10")
+    pair = [evidence(full, 70.0), evidence(full, 72.0), evidence(full.model_copy(update={"seed": 1}), 75.0)]
+    (line,) = (line for line in verified_page(pair).splitlines() if line.startswith("| `mafdrc` |"))
+    # Means of 71 and 75.
+    assert line.startswith("| `mafdrc` | 73.00 ±2.00 |") and " | 0, 1 | " in line
+
+
+def test_all_tasks_are_a_whole_run() -> None:
+    page = verified_page([evidence(covering("mafdrc", "cifar100-b0-10", tasks=10, memory="2000"))])
+    assert "1 of the 360 runs behind" in page
 
 
 def test_a_run_of_an_earlier_recipe_is_marked_and_covers_nothing() -> None:

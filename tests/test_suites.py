@@ -24,6 +24,7 @@ from drcil.suites.entries import Entry
 from drcil.suites.outlook import Outlook
 from drcil.suites.own import read_suite
 from drcil.suites.published import paper_suite
+from drcil.suites.reuse import run_key
 from drcil.suites.suite import Common, Suite, checked_runs
 
 TINY = """
@@ -61,6 +62,23 @@ def test_a_run_of_several_tables_is_one_run() -> None:
     for common in (Common(), Common(profile="cpu", tasks=3)):
         assert len(keys(paper_suite(names, common))) == expected
     assert len(keys(paper_suite(names, Common(seeds=2)))) == 2 * expected
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"memory": "2000", "augment": "auto", "backbone": "resnet32", "tasks": 10}, True),
+        ({"settings": {"alpha": 0.2}}, True),
+        ({"memory": "20/class"}, False),
+        ({"augment": "basic"}, False),
+        ({"backbone": "resnet18"}, False),
+        ({"tasks": 9}, False),
+        ({"settings": {"alpha": 0.3}}, False),
+    ],
+)
+def test_what_a_run_would_have_anyway_does_not_make_it_another(options: dict[str, Any], same: bool) -> None:
+    own, usual = (make_settings(method="mafdrc", stream="cifar100-b0-10", **more) for more in (options, {}))
+    assert (run_key(own) == run_key(usual)) is same
 
 
 def test_tables_over_class_orders_have_three_runs_of_a_cell() -> None:

@@ -16,8 +16,9 @@ drcil's own recipes are asked for by name. A method that lives outside the packa
 
 from __future__ import annotations
 
+import functools
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -136,6 +137,19 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def dotted(tables: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by dotted names, those of tables within tables too.
+
+    >>> dict(dotted({"alpha": 0.2, "later": {"lr": 0.1}}))
+    {'alpha': 0.2, 'later.lr': 0.1}
+    """
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
 def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     tables = _read(f"{recipe}.toml") if isinstance(recipe, str) else read_toml(recipe)
     for name, table in tables.items():
@@ -144,7 +158,9 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
     return tables
 
 
+@functools.cache
 def _read(file: str) -> dict[str, Any]:
+    """One of the package's own files, for all who ask; nobody changes it."""
     try:
         return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ..errors import UserError, legible
+from ..recipes import dotted
 from .settings import RunSettings, make_settings
 
 _OPTIONS = (
@@ -18,7 +17,7 @@ _OPTIONS = (
 
 def command_of(own: RunSettings) -> str:
     """``drcil run`` with the options that the result depends on; those that its profile brings anyway are left out."""
-    usual = _usual(own)
+    usual = usual_run(own)
     words = ["drcil", "run", own.label, own.stream]
     words += [] if own.profile == "full" else ["--profile", own.profile]
     for name in _OPTIONS:
@@ -28,25 +27,16 @@ def command_of(own: RunSettings) -> str:
     words += ["--weights", own.weights.file] if own.weights else []
     words += [] if own.engine.precision == usual.engine.precision else ["--precision", own.engine.precision]
     words += ["--compile"] if own.engine.compile else []
-    for key, value in _flat(own.settings):
+    for key, value in dotted(own.settings):
         words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
     for plugin in own.plugins:
         words += ["--plugin", plugin]
     return shlex.join(legible(word) for word in words)
 
 
-def _usual(own: RunSettings) -> RunSettings:
+def usual_run(own: RunSettings) -> RunSettings:
     """What a run has if nothing but its profile is chosen; a method of a plugin that is not there has no such."""
     try:
         return make_settings(method=own.method, stream=own.stream, profile=own.profile)
     except UserError:
         return RunSettings(method=own.method, stream=own.stream)
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The method's own settings with dotted names."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arguments import string, whole
-from ..data.datasets.dataset import DATASETS, DataSpec
+from ..data.datasets.dataset import DATASETS, DataSpec, find_dataset
 from ..errors import UserError, shortened
 from ..limits import ORDER_SEED as ORDER_SEEDS
 from .longtail import MEMORY, LongTail, split_tail
@@ -85,6 +85,13 @@ def parse_stream(name: str) -> StreamSettings:
     if match["steps"]:
         return StreamSettings(dataset, base=int(match["first"]), steps=int(match["steps"]), tail=tail)
     return StreamSettings(dataset, base=int(match["base"]), step_size=int(match["step_size"]), tail=tail)
+
+
+def known_tasks(name: str) -> int | None:
+    """How many tasks the stream of a name has; None where that is not known before its data is loaded."""
+    settings = parse_stream(name)
+    classes = find_dataset(settings.dataset)[0].classes
+    return None if classes is None else len(settings.sizes(classes))
 
 
 def stream_name(settings: StreamSettings) -> str:

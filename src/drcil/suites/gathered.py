@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.datasets.dataset import find_dataset
 from ..errors import UserError, unknown
+from ..recipes import dotted
 from ..report.figures import Shown
 from ..report.gathered import stream_table, task_curves
 from ..report.measured import SuiteReport
 from ..report.outcomes import Outcome, means_over
 from ..report.pages.facts import budget
 from ..runs.evidence import Evidence
-from ..runs.result import leading_metric
-from ..streams.protocols import parse_stream
+from ..runs.plain import plain
+from ..runs.result import leading_metric, led_by
+from ..streams.protocols import known_tasks
 
 _GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "image_size", "seed", "order_seed"}
 """Choices that a table or its rows have in common, and seeds."""
@@ -52,7 +53,7 @@ def gathered_report(records: Sequence[Evidence], command: str, highlight: str, n
     streams = list(dict.fromkeys(group.stream for group in groups))
     tables, curves = [], []
     for group in groups:
-        rows = {name: tuple(_outcome(one) for one in own) for name, own in group.rows.items()}
+        rows = {name: tuple(outcome_of(one) for one in own) for name, own in group.rows.items()}
         shown = Shown.on(group.stream, leading_metric(group.stream))
         tables.append(stream_table(group.stream, f"{means_over(rows)}. Budget: {group.budget}", shown, rows))
         drawn = task_curves(group.name, "Accuracy after each task", shown, rows, highlight)
@@ -62,9 +63,10 @@ def gathered_report(records: Sequence[Evidence], command: str, highlight: str, n
     return SuiteReport(f"{count} on {where}", command, tuple(tables), tuple(curves), notes=tuple(notes))
 
 
-def _outcome(one: Evidence) -> Outcome:
-    own = one.settings
-    return Outcome(own.label, own.seed, one.place, one.result, about=one.about, order_seed=own.order_seed)
+def outcome_of(one: Evidence, readout: str | None = None) -> Outcome:
+    """A run as reports show it; ``readout``: whose figures come first, if not those that its result has."""
+    own, result = one.settings, one.result if readout is None else led_by(one.result, readout)
+    return Outcome(own.label, own.seed, one.place, result, about=one.about, order_seed=own.order_seed)
 
 
 def _planned(one: Evidence) -> int | None:
@@ -73,19 +75,17 @@ def _planned(one: Evidence) -> int | None:
         return None
     if one.settings.tasks is not None:
         return one.settings.tasks
-    cut = parse_stream(one.settings.stream)
     try:
-        classes = find_dataset(cut.dataset)[0].classes
+        return known_tasks(one.settings.stream)
     except UserError:
         return None
-    return None if classes is None else len(cut.sizes(classes))
 
 
 def _rows(records: Sequence[Evidence]) -> dict[str, tuple[Evidence, ...]]:
     rows: dict[str, list[Evidence]] = {}
     for one in records:
         same = [other for other in records if other.settings.label == one.settings.label]
-        by_hand = {name for other in same for name in dict(_flat(other.settings.settings))}
+        by_hand = {name for other in same for name in dict(dotted(other.settings.settings))}
         alike = [_chosen(other, by_hand) for other in same]
         own = _chosen(one, by_hand)
         differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
@@ -99,20 +99,12 @@ def _rows(records: Sequence[Evidence]) -> dict[str, tuple[Evidence, ...]]:
 
 def _chosen(one: Evidence, by_hand: Collection[str]) -> dict[str, Any]:
     """What was chosen for a run, and the settings of its method that were not set by hand in any."""
-    choices = one.settings.choices()
+    choices = plain(one.settings).choices()
     given = choices.pop("settings")
     kept = {name: value for name, value in choices.items() if name not in _GROUPED and value is not None}
-    trained = dict(_flat(one.result["settings"].get("method", {})))
+    trained = dict(dotted(one.result["settings"].get("method", {})))
     recipe = {name: value for name, value in trained.items() if name not in by_hand}
-    return {**kept, **recipe, **dict(_flat(given))}
-
-
-def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
+    return {**kept, **recipe, **dict(dotted(given))}
 
 
 def _seeds(one: Evidence) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from ..methods.resolve import unusual_settings
 from ..methods.spec import named_method
 from ..metrics import require_figure
 from ..reading import read_toml
+from ..recipes import dotted
 from ..report.measured import Heading
 from ..runs.result import leading_metric
 from ..runs.settings import make_settings
@@ -94,7 +95,7 @@ class SuiteFile(BaseModel):
     @classmethod
     def _dotted(cls, given: Any) -> Any:
         """TOML reads ``later.lr = 0.1`` as a table within a table; settings have dotted names."""
-        return dict(_flat(given)) if isinstance(given, dict) else given
+        return dict(dotted(given)) if isinstance(given, dict) else given
 
 
 def read_suite(path: Path, common: Common) -> Suite:
@@ -214,11 +215,3 @@ def _row(method: str, point: Point) -> str:
 def _caption(title: str, common: Common) -> str:
     """With the budget of the runs, where it is not the full one."""
     return f"{title}; measured with {common.words()}" if common.words() else title
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -15,6 +15,7 @@ from ..methods import METHODS
 from ..methods.resolve import resolve_settings
 from ..runs.begin import RUNS
 from ..runs.beginning import read_beginning, settings_kept
+from ..runs.plain import plain
 from ..runs.run import Run
 from ..runs.settings import CONFIG, RunSettings
 from ..streams.protocols import parse_stream
@@ -24,8 +25,11 @@ Present = Callable[[], DataIdentity | None]
 
 
 def run_key(settings: RunSettings) -> str:
-    """Equal for settings of one run: where data is, on which device and with how many threads does not count."""
-    return json.dumps({**settings.choices(), "tasks": settings.tasks}, sort_keys=True)
+    """Equal for settings of one run: where data is, on which device and with how many threads does not count, nor
+    what is chosen and would have been anyway.
+    """
+    own = plain(settings)
+    return json.dumps({**own.choices(), "tasks": own.tasks}, sort_keys=True)
 
 
 class KnownRuns:

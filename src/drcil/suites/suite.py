@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..data.datasets.dataset import find_dataset
 from ..errors import UserError, unknown
 from ..report.measured import Heading
 from ..runs.settings import RunSettings
-from ..streams.protocols import parse_stream
+from ..streams.protocols import known_tasks, parse_stream
 from .drawings import Drawing, Keep
 from .entries import Wanted, share_cores
 from .reuse import present_settings
@@ -135,12 +134,9 @@ def checked_runs(suite: Suite, threads: int | None) -> list[Wanted]:
 
 def require_enough_tasks(run: RunSettings) -> None:
     """A run cannot stop after more tasks than its stream has, where that is known before the data is loaded."""
-    cut = parse_stream(run.stream)
-    classes = find_dataset(cut.dataset)[0].classes
-    if run.tasks is not None and classes is not None and run.tasks > len(cut.sizes(classes)):
-        raise UserError(
-            f"stream '{run.stream}' has {len(cut.sizes(classes))} tasks, so a run cannot stop after {run.tasks}"
-        )
+    tasks = known_tasks(run.stream)
+    if run.tasks is not None and tasks is not None and run.tasks > tasks:
+        raise UserError(f"stream '{run.stream}' has {tasks} tasks, so a run cannot stop after {run.tasks}")
 
 
 def _column_names(run: RunSettings) -> set[str]:

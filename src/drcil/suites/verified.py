@@ -15,17 +15,22 @@ from ..methods.spec import named_method
 from ..paper.asked import Asked, runs_of, trained
 from ..paper.tables import Cell, published
 from ..reading import checksum
+from ..recipes import dotted
 from ..report.measured import figure_words
-from ..report.outcomes import Figure, figure
+from ..report.outcomes import Figure, figure, independent
+from ..runs.command import usual_run
 from ..runs.evidence import Evidence
-from ..runs.result import leading_metric, led_by
+from ..runs.plain import plain
+from ..runs.result import leading_metric
 from ..runs.settings import RunSettings
-from ..streams.protocols import parse_stream
-from .gathered import Group, grouped
+from ..streams.protocols import ORDER_SEED, parse_stream
+from .gathered import Group, grouped, outcome_of
 from .reuse import present_settings
 
 _LEFT_OUT = {"seed", "precision", "compile"}
 """Choices in which a run may differ from the published one and still stand for it."""
+_BUDGET = {"profile", "epochs_scale", "image_size"}
+"""Choices that the heading of a table names."""
 _DEFAULT = "default"
 _HEADER = (
     "method", "Avg", "Last", "seeds", "published Avg", "published Last", "minutes", "finished", "commit"
@@ -39,9 +44,10 @@ generated, and a test compares it with what the command makes:
 drcil report evidence --verified --out docs/verified.md
 ```
 
-`drcil report RUN... --store evidence` adds finished runs to it. Figures are percentages, means over seeds with their
-standard errors. On long-tailed streams Avg is the mean over tasks (`task_avg`). Published values, with their table,
-are of the full budget: full schedules, full images, all tasks. **A run on a smaller budget should not reach them.**
+`drcil report RUN... --store evidence` adds finished runs to it. Figures are percentages, means with their standard
+errors: over class orders where a row has several, else over seeds. On long-tailed streams Avg is the mean over tasks
+(`task_avg`). Published values, with their table, are of the same memory, settings and class orders at full budget:
+full schedules, full images, all tasks. **A run on a smaller budget should not reach them.**
 """
 
 
@@ -55,10 +61,16 @@ class _Row:
     records: tuple[Evidence, ...]
 
     def figure(self, metric: str) -> Figure | None:
-        results = [led_by(one.result, self.readout or next(iter(one.result["readouts"]))) for one in self.records]
-        values = [result["readouts"][result["readout"]].get(metric) for result in results]
-        known = [float(value) for value in values if value is not None]
+        readouts = (self.readout or next(iter(one.result["readouts"])) for one in self.records)
+        runs = [outcome_of(one, readout) for one, readout in zip(self.records, readouts, strict=True)]
+        known = independent(runs, (one.metric(metric) for one in runs))
         return figure(known) if known else None
+
+    def seeds(self) -> str:
+        """Those of training; with those of class orders, where they are not the usual one."""
+        words = ", ".join(map(str, sorted({one.settings.seed for one in self.records})))
+        orders = sorted({one.settings.order_seed for one in self.records})
+        return words if orders == [ORDER_SEED] else f"{words}; class order {', '.join(map(str, orders))}"
 
 
 def verified_page(records: Sequence[Evidence]) -> str:
@@ -92,14 +104,14 @@ def _measured(group: Group, old: Collection[str]) -> str:
 
 
 def _line(name: str, row: _Row, stream: str, old: Collection[str]) -> tuple[str, ...]:
-    seeds = ", ".join(str(one.settings.seed) for one in row.records)
     minutes = sum(one.result["seconds"] for one in row.records) / 60
     dagger = " †" if any(one.place in old for one in row.records) else ""
+    own = "".join(f", {words}" for words in _own_choices(row.records[0].settings) if words not in name.split(", "))
     measured = (row.figure(leading_metric(stream)), row.figure("last"))
     return (
-        f"`{name}`{f', {row.readout}' if row.readout else ''}{dagger}",
+        f"`{name}`{f', {row.readout}' if row.readout else ''}{own}{dagger}",
         *("–" if own is None else figure_words(own) for own in measured),
-        seeds,
+        row.seeds(),
         *(_printed(row, stream, metric) for metric in ("avg", "last")),
         f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}",
         _span(one.about.finished for one in row.records),
@@ -114,17 +126,25 @@ def _readings(records: tuple[Evidence, ...]) -> Iterator[_Row]:
 
 
 def _printed(row: _Row, stream: str, metric: str) -> str:
-    """What was published of a method on a stream with the same memory; of several tables the first."""
-    memory, own = row.records[0].result["settings"]["memory"], row.records[0].settings
+    """What was published of such runs, in these class orders and at full budget; of several tables the first."""
+    own = {_sought(one.settings, _BUDGET) for one in row.records}
     for cell, asked in _published_cells():
-        column = cell.column
-        if (column.stream, column.metric, column.memory) == (stream, metric, memory) and _is_read_so(asked, row):
-            # A profile brings an augmentation and a backbone of its own; else they must be the published ones.
-            plain = own.profile != "full" and not (asked.augment or asked.backbone or asked.settings)
-            if plain or (own.profile == "full" and _sought(asked.run_settings(), False) == _sought(own, False)):
+        if (cell.column.stream, cell.column.metric) == (stream, metric) and _is_read_so(asked[0], row):
+            # A profile brings an augmentation and a backbone of its own.
+            profile = row.records[0].settings.profile
+            if own == {_sought(one.run_settings(profile=profile), _BUDGET) for one in asked}:
                 assert cell.value is not None
                 return f"{figure_words(Figure(cell.value, cell.error))} ({cell.table})"
     return "–"
+
+
+def _own_choices(own: RunSettings) -> Iterator[str]:
+    """What was chosen for a run that its profile does not bring; its seeds and budget stand elsewhere."""
+    usual, fewest = (dict(dotted(plain(one).choices())) for one in (usual_run(own), own))
+    chosen = dict(dotted(own.choices()))
+    for name in fewest:
+        if name not in {*_LEFT_OUT, *_BUDGET, "order_seed"} and usual.get(name) != fewest[name]:
+            yield f"{name.removeprefix('settings.')}={chosen[name]}"
 
 
 def _is_read_so(asked: Asked, row: _Row) -> bool:
@@ -133,9 +153,9 @@ def _is_read_so(asked: Asked, row: _Row) -> bool:
 
 
 @functools.cache
-def _published_cells() -> tuple[tuple[Cell, Asked], ...]:
-    """With the first of its runs."""
-    return tuple((cell, asked[0]) for table in published().values() for cell, asked in runs_of(table))
+def _published_cells() -> tuple[tuple[Cell, tuple[Asked, ...]], ...]:
+    """With the runs of each class order."""
+    return tuple(entry for table in published().values() for entry in runs_of(table))
 
 
 def _missing(asked: Sequence[Asked]) -> str:
@@ -169,15 +189,15 @@ def _by_number(cut: str) -> tuple[str, int]:
     return protocol, int(steps)
 
 
-def _sought(own: RunSettings, ordered: bool = True) -> str:
-    """Equal for runs that stand for the same published one, in the same class order or (not ``ordered``) in any."""
-    left_out = _LEFT_OUT if ordered else {*_LEFT_OUT, "order_seed"}
-    return checksum({name: value for name, value in own.choices().items() if name not in left_out})
+def _sought(own: RunSettings, aside: Collection[str] = ()) -> str:
+    """Equal for runs that stand for the same published one, some choices aside."""
+    left_out = {*_LEFT_OUT, *aside}
+    return checksum({name: value for name, value in plain(own).choices().items() if name not in left_out})
 
 
 def _is_whole(one: Evidence) -> bool:
     """Whether a run has all tasks of its stream."""
-    return one.settings.tasks is None
+    return plain(one.settings).tasks is None
 
 
 def _is_of_today(one: Evidence) -> bool:

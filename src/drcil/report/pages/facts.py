@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from ...recipes import dotted
 from ..about import About
 from ..progress import duration
 
@@ -44,21 +45,13 @@ def facts(result: Mapping[str, Any], about: About) -> Facts:
 
 def settings_of(result: Mapping[str, Any]) -> Facts:
     """The method's own settings, those of stages by dotted names."""
-    return [(name, _worded(value)) for name, value in _flat(result["settings"].get("method", {}))]
+    return [(name, _worded(value)) for name, value in dotted(result["settings"].get("method", {}))]
 
 
 def _machine(environment: Mapping[str, Any]) -> str:
     threads = environment.get("threads")
     parts = [environment.get("platform"), *environment.get("devices", ()), threads and f"{threads} CPU threads"]
     return ", ".join(str(part) for part in parts if part)
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _worded(value: Any) -> str:
