@@ -107,6 +107,7 @@ def test_a_killed_suite_goes_on_and_ends_as_an_undisturbed_one() -> None:
     assert not Path("killed/runs/replay-digits-b0-5-seed1").exists(), "it was finished before it could be killed"
     assert main(arguments) == 0
     assert measured("killed") == measured("outright")
+    assert answer("killed")["question"]["seeds"] == 2
     assert answer("killed")["curves"] == answer("outright")["curves"]
     assert '"Started"' in events.read_text() and events.read_text().count('"Started"') == 2
 

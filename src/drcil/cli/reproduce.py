@@ -33,7 +33,12 @@ def reproduce(
     ],
     profile: options.Profile = None,
     rows: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these rows: MAF,mafdrc.", rich_help_panel=options.WHAT)
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these rows, or methods: MAF,mafdrc; 'mafdrc, alpha=0.1' is a row too.",
+            rich_help_panel=options.WHAT,
+        ),
     ] = None,
     columns: Annotated[
         str | None,
@@ -108,10 +113,12 @@ def reproduce(
     place_of_data = text("--data", str(data.expanduser().absolute())) if data else None
     own = {name: value for name, value in chosen.items() if value is not None}
     common = Common(profile, tasks, seeds, place_of_data, threads, own)
-    suite = _suite(names, common).narrowed(_listed("--rows", rows), _listed("--columns", columns))
+    for option, given in (("--rows", rows), ("--columns", columns)):
+        _require_names(option, given)
+    suite = _suite(names, common).narrowed(rows, [name.strip() for name in columns.split(",")] if columns else [])
     wanted = checked_runs(suite, workshop.threads)
     question = {"names": list(suite.names), "rows": rows, "columns": columns, "profile": profile, "tasks": tasks}
-    question |= {"precision": precision, "seeds": seeds or 1}
+    question |= {"precision": precision, "seeds": suite.seeds}
     asked = {"profile": profile, "rows": rows, "columns": columns, "tasks": tasks, "seeds": seeds, "data": data}
     cluster = {"ray-address": ray_address, "cpus-per-run": cpus_per_run, "gpus-per-run": gpus_per_run}
     where = {"engine": None if engine == "local" else engine, **cluster, "jobs": jobs, "out": out}
@@ -160,11 +167,9 @@ def _suite(names: list[str], common: Common) -> Suite:
     return read_suite(Path(files[0]), common)
 
 
-def _listed(option: str, given: str | None) -> list[str]:
-    names = [name.strip() for name in (given or "").split(",")] if given else []
-    if not all(names):
+def _require_names(option: str, given: str | None) -> None:
+    if given is not None and not all(name.strip() for name in given.split(",")):
         raise UserError(f"{option} takes names with commas between them, such as MAF,MAFDRC, not '{given}'")
-    return names
 
 
 def _present(directory: Path) -> Path:

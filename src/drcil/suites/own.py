@@ -109,6 +109,8 @@ def read_suite(path: Path, common: Common) -> Suite:
         profile=common.profile or file.profile,
         tasks=file.tasks if common.tasks is None else common.tasks,
         seeds=file.seeds if common.seeds is None else common.seeds,
+        # What a grid varies stands in the names of its rows.
+        **{name: getattr(file, name) for name in ("epochs_scale", "image_size") if name not in _varied(file)},
     )
     rows = {_row(method, point): (method, point) for method in file.methods for point in _points(file)}
     runs = {
@@ -127,6 +129,7 @@ def read_suite(path: Path, common: Common) -> Suite:
     return Suite(
         title=title + (f": {budget}" if budget else ""),
         names=(str(path.absolute()),),
+        seeds=common.seeds or 1,
         tables=(TablePlan(path.stem, _caption(title, common), cells),),
         drawings=tuple(_drawings(file, list(rows), runs, metrics)),
     )
@@ -184,7 +187,7 @@ def _wanted(file: SuiteFile, common: Common, method: str, stream: str, point: Po
     spec, data = named_method(method)[0], find_dataset(parse_stream(stream).dataset)[0].spec
     backbone = spec.backbone(data, chosen["backbone"])
     settings = unusual_settings(spec, data.kind, given, stream, backbone)
-    details = (stream, *(f"{name}={value}" for name, value in point.items()))
+    details = (stream, *_words(method, point))
     return tuple(
         Wanted(
             method,
@@ -209,7 +212,17 @@ def _metrics(file: SuiteFile, stream: str) -> tuple[str, ...]:
 
 
 def _row(method: str, point: Point) -> str:
-    return ", ".join([method, *(f"{name}={value}" for name, value in point.items())])
+    return ", ".join([method, *_words(method, point)])
+
+
+def _words(method: str, point: Point) -> list[str]:
+    """A point as its method sees it: one whose memory cannot be chosen is the same at all memories, and one row."""
+    fixed = () if may_choose_memory(method) else ("memory",)
+    return [f"{name}={value}" for name, value in point.items() if name not in fixed]
+
+
+def _varied(file: SuiteFile) -> set[str]:
+    return {*file.grid, *file.sweep}
 
 
 def _caption(title: str, common: Common) -> str:

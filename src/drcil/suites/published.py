@@ -27,6 +27,7 @@ def paper_suite(names: Sequence[str], common: Common) -> Suite:
     return Suite(
         title=f"{', '.join(own)} of the paper" + (f": {budget}" if budget else ""),
         names=own,
+        seeds=common.seeds or 1,
         tables=tuple(_table(item, common) for item in items if isinstance(item, PaperTable)),
         drawings=tuple(
             drawing for item in items if isinstance(item, PaperFigure) for drawing in _drawings(item, common)
@@ -41,7 +42,9 @@ def _table(table: PaperTable, common: Common) -> TablePlan:
         )
         for cell, runs in runs_of(table)
     }
-    return TablePlan(table.name, _captioned(table.caption, common, "published values are of the full budget"), cells)
+    beside = "published values are of the full budget, so that smaller runs are called neither within nor outside noise"
+    whole = all(cell.whole for cell in cells.values())
+    return TablePlan(table.name, table.caption if whole else _captioned(table.caption, common, beside), cells)
 
 
 def _drawings(figure: PaperFigure, common: Common) -> Iterator[Drawing]:

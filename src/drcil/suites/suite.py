@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UserError, unknown
 from ..report.measured import Heading
+from ..runs.plain import plain
 from ..runs.settings import RunSettings
 from ..streams.protocols import known_tasks, parse_stream
 from .drawings import Drawing, Keep
@@ -26,15 +27,20 @@ class Common:
     data: str | None = None
     threads: int | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
+    epochs_scale: float | None = None
+    image_size: int | None = None
 
     def options(self, seed: int) -> dict[str, Any]:
         """As options of a run."""
         own = {"profile": self.profile, "tasks": self.tasks, "data": self.data, "threads": self.threads}
-        return {**own, "engine": dict(self.engine), "seed": seed}
+        budget = {"epochs_scale": self.epochs_scale, "image_size": self.image_size}
+        return {**own, **budget, "engine": dict(self.engine), "seed": seed}
 
     def words(self) -> str:
         """On what budget runs are, where it is not the full one."""
         parts = [f"profile {self.profile}"] if self.profile not in (None, "full") else []
+        parts += [] if self.epochs_scale in (None, 1.0) else [f"{self.epochs_scale * 100:.4g} % of the epochs"]
+        parts += [] if self.image_size is None else [f"images of {self.image_size} pixels"]
         if self.tasks is not None:
             parts.append("the first task" if self.tasks == 1 else f"the first {self.tasks} tasks")
         return ", ".join(parts)
@@ -50,6 +56,11 @@ class CellPlan:
     error: float | None = None
     published_runs: int = 1
     """Of how many class orders it was published as the mean."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether its runs have the full budget."""
+        return all(one.settings.profile == "full" and plain(one.settings).tasks is None for one in self.wanted)
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ class Suite:
     """What was asked for: tables and figures, or a file."""
     tables: tuple[TablePlan, ...] = ()
     drawings: tuple[Drawing, ...] = ()
+    seeds: int = 1
+    """Runs of each cell and class order."""
 
     def wanted(self) -> list[Wanted]:
         """All runs, some of them several times. First one seed and class order of all: half a suite is one too."""
@@ -91,28 +104,20 @@ class Suite:
 
         return sorted(every(), key=lambda one: (one.settings.seed, one.settings.order_seed))
 
-    def narrowed(self, rows: list[str], columns: list[str]) -> Suite:
+    def narrowed(self, rows: str | None, columns: list[str]) -> Suite:
         """The part in these rows (by their names, or by methods) and columns (by streams, or by datasets)."""
-        wanted = self.wanted()
-        known_columns = {name for one in wanted for name in _column_names(one.settings)}
+        known_columns = {name for one in self.wanted() for name in _column_names(one.settings)}
         for column in columns:
             if column not in known_columns:
                 raise unknown("column", column, known_columns)
-        lowered, met, known_rows = {row.lower() for row in rows}, set(), set()
+        chosen = None if rows is None else self._chosen_rows(rows)
 
         def keep(row: str, run: RunSettings, method: str) -> bool:
-            known_rows.add(row)
-            names = {row.lower(), method} & lowered
-            met.update(names)
-            return (not rows or bool(names)) and (not columns or not _column_names(run).isdisjoint(columns))
+            in_rows = chosen is None or not chosen.isdisjoint(map(_row_key, (row, method)))
+            return in_rows and (not columns or not _column_names(run).isdisjoint(columns))
 
         tables = tuple(table.narrowed(keep) for table in self.tables)
         drawings = tuple(drawing.narrowed(keep) for drawing in self.drawings)
-        for row in rows:
-            if row.lower() not in met:
-                if known_rows <= {""}:
-                    raise UserError(f"{', '.join(self.names)} has no rows to choose from; leave out --rows")
-                raise unknown("row", row, known_rows - {""})
         part = replace(
             self,
             tables=tuple(table for table in tables if table.cells),
@@ -121,6 +126,32 @@ class Suite:
         if not part.tables and not part.drawings:
             raise UserError(f"no cell of {', '.join(self.names)} is both in these rows and in these columns")
         return part
+
+    def _chosen_rows(self, given: str) -> set[str]:
+        """The rows and methods that a list names. A name may have commas itself: the longest that is one is meant."""
+        shown, methods = set[str](), set[str]()
+
+        def note(row: str, run: RunSettings, method: str) -> bool:
+            shown.add(row)
+            methods.add(method)
+            return True
+
+        for table in self.tables:
+            table.narrowed(note)
+        for drawing in self.drawings:
+            drawing.narrowed(note)
+        if shown <= {""}:
+            raise UserError(f"{', '.join(self.names)} has no rows to choose from; leave out --rows")
+        known = {*map(_row_key, shown), *map(_row_key, methods)}
+        words, chosen = [word.strip() for word in given.split(",")], set[str]()
+        while words:
+            names = (_row_key(",".join(words[:end])) for end in range(len(words), 0, -1))
+            name = next((name for name in names if name in known), None)
+            if name is None:
+                raise unknown("row", words[0], shown - {""})
+            chosen.add(name)
+            words = words[name.count(",") + 1 :]
+        return chosen
 
 
 def checked_runs(suite: Suite, threads: int | None) -> list[Wanted]:
@@ -137,6 +168,11 @@ def require_enough_tasks(run: RunSettings) -> None:
     tasks = known_tasks(run.stream)
     if run.tasks is not None and tasks is not None and run.tasks > tasks:
         raise UserError(f"stream '{run.stream}' has {tasks} tasks, so a run cannot stop after {run.tasks}")
+
+
+def _row_key(name: str) -> str:
+    """A row's name, however it is spaced and in whatever letters."""
+    return ", ".join(word.strip() for word in name.lower().split(","))
 
 
 def _column_names(run: RunSettings) -> set[str]:
