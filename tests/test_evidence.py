@@ -155,11 +155,19 @@ def test_runs_that_differ_in_seeds_are_a_mean_and_all_others_are_apart() -> None
     assert list(group.rows) == ["maf"]
 
 
-def test_unfinished_runs_are_rows_of_their_own() -> None:
-    own = make_settings(method="maf", stream="cifar100-b0-10", tasks=2)
-    half = evidence(own.model_copy(update={"seed": 1}), complete=False)
-    (group,) = grouped([evidence(own), half])
-    assert list(group.rows) == ["maf", "maf, 2 tasks so far"]
+def test_unfinished_runs_have_rows_by_how_far_they_are() -> None:
+    """The mean over fewer tasks is another figure; runs that are equally far are a mean."""
+    own = make_settings(method="maf", stream="cifar100-b0-10", tasks=3)
+    half = [evidence(own.model_copy(update={"seed": seed}), complete=False) for seed in (1, 2, 3)]
+    half[2].result["tasks"] = [10]
+    done = evidence(own)
+    done.result["tasks"] = [10, 10, 10]
+    (group,) = grouped([done, *half])
+    assert {name: len(runs) for name, runs in group.rows.items()} == {
+        "maf": 1,
+        "maf, 2 tasks so far": 2,
+        "maf, 1 task so far": 1,
+    }
 
 
 def test_a_report_is_made_of_whatever_holds_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

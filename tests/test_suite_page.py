@@ -113,6 +113,23 @@ def test_the_page_of_a_suite_has_its_figures_and_fetches_nothing() -> None:
     assert (curve["name"], curve["across"], curve["along"], curve["marked"]) == ("MAF", [2, 5], [90.0, 70.0], True)
 
 
+def test_a_smaller_budget_is_shown_beside_what_was_published_without_a_verdict() -> None:
+    """A row made from another is told as a difference, which can be looked at on any budget."""
+    cells = {
+        ("MAF", AVG): MeasuredCell("avg", (outcome(avg=60.0),), 69.61, comparable=False),
+        ("MAF+DRC", AVG): MeasuredCell("avg", (outcome(1, 63.0),), 72.80, comparable=False),
+        ("WA", AVG): MeasuredCell("avg", (), 67.0, comparable=False),
+    }
+    small = SuiteReport("A suite", "", (MeasuredTable("T0", "Small", ("MAF", "MAF+DRC", "WA"), (AVG,), cells),))
+    page = Page(suite_page(small))
+    text = " ".join(page.text.split())
+    assert "-9.61" in text and "MAF+DRC − MAF +3.00 +3.19" in text
+    assert page.count("td", **{"class": "single"}) == 0 and "within noise" not in text
+    markdown = report_markdown(small, {})
+    assert "| MAF | 60.00 | 69.61 | -9.61 |\n" in markdown and "| MAF+DRC − MAF | +3.00 | +3.19 |\n" in markdown
+    assert "within noise" not in markdown
+
+
 def test_every_run_is_in_the_page_once_and_a_cell_opens_its_own() -> None:
     behind = Page(suite_page(report())).behind
     names = [run["name"] for run in behind["runs"]]

@@ -108,16 +108,16 @@ def test_figures_share_their_runs_with_tables() -> None:
 
 def test_rows_and_columns_are_named_as_the_paper_does_or_as_drcil_does() -> None:
     suite = paper_suite(["T5", "F7"], Common())
-    part = suite.narrowed(["MAFRC", "mafdrc"], ["cifar100"])
+    part = suite.narrowed("MAFRC,mafdrc", ["cifar100"])
     (table,) = part.tables
     assert {row for row, _ in table.cells} == {"MAFRC", "MAFDRC"}
     assert {one.settings.stream for one in part.wanted()} == {"cifar100-b0-10"}
     assert len(part.drawings) == 2
-    (table,) = suite.narrowed([], ["imagenet100-b0-10"]).tables
+    (table,) = suite.narrowed(None, ["imagenet100-b0-10"]).tables
     assert len(table.cells) == 6
     for rows, columns, told in (
-        (["mafrd"], [], "unknown row 'mafrd'; Known: MAF, MAFDRC, MAFRC"),
-        ([], ["cifar10"], "unknown column 'cifar10'"),
+        ("mafrd", [], "unknown row 'mafrd'; Known: MAF, MAFDRC, MAFRC"),
+        (None, ["cifar10"], "unknown column 'cifar10'"),
     ):
         with pytest.raises(UserError, match=told):
             suite.narrowed(rows, columns)
@@ -131,9 +131,50 @@ def test_a_file_has_every_combination_of_its_grid(tmp_path: Path) -> None:
     (table,) = suite.tables
     assert len(keys(suite)) == 2 * 4 * 2 * 3 and len(table.cells) == 2 * 4 * 2
     assert ("mafdrc, alpha=0.1, memory=20, adaptation.lr=0.1") in {row for row, _ in table.cells}
+    assert suite.seeds == 2 and read_suite(Path("mine.toml"), Common(seeds=1)).seeds == 1
     # What the recipe has anyway is the plain run.
     assert {len(one.settings.settings) for one in suite.wanted() if "alpha=0.2" in one.details} == {1}
     assert len(keys(read_suite(Path("mine.toml"), Common(seeds=1)))) == 2 * 4 * 3
+
+
+def test_rows_are_chosen_as_they_are_shown_commas_and_all() -> None:
+    suite = read_suite(written(TINY + "[grid]\nalpha = [0.1, 0.3]\nmemory = [20, 40]\n"), Common())
+
+    def rows(given: str) -> list[str]:
+        (table,) = suite.narrowed(given, []).tables
+        return list(dict.fromkeys(row for row, _ in table.cells))
+
+    assert rows("mafdrc, alpha=0.1, memory=40") == ["mafdrc, alpha=0.1, memory=40"]
+    assert rows("MAFDRC,alpha=0.1,memory=40, mafdrc, alpha=0.3, memory=20") == [
+        "mafdrc, alpha=0.1, memory=40",
+        "mafdrc, alpha=0.3, memory=20",
+    ]
+    assert len(rows("mafdrc")) == 4 and len(rows("mafdrc, maf+drc, alpha=0.1, memory=20")) == 5
+    with pytest.raises(UserError, match=r"unknown row 'alpha=0.2'; .*mafdrc, alpha=0.1, memory=20"):
+        suite.narrowed("mafdrc, alpha=0.2", [])
+
+
+def test_a_method_without_a_memory_is_one_row_and_one_run_at_all_of_them() -> None:
+    content = TINY.replace('"maf+drc", "mafdrc"', '"finetune", "replay"') + "[sweep]\nmemory = [20, 40]\n"
+    suite = read_suite(written(content), Common())
+    (table,) = suite.tables
+    assert list(dict.fromkeys(row for row, _ in table.cells)) == ["finetune", "replay, memory=20", "replay, memory=40"]
+    assert len(keys(suite)) == 3
+    found = {"finetune": result(20.0, 10.0), "memory=20": result(60.0, 50.0), "memory=40": result(70.0, 60.0)}
+    sweep = suite_report(suite, answered(suite, found), "", Path("logs")).curves[-1]
+    lines = {name: [(x, y.mean) for x, y in points] for name, points in sweep.lines.items()}
+    assert lines == {"finetune": [(20.0, 20.0), (40.0, 20.0)], "replay": [(20.0, 60.0), (40.0, 70.0)]}
+
+
+def test_captions_name_the_budget() -> None:
+    small = TINY + "image_size = 8\nprofile = 'cpu'\n"
+    (table,) = read_suite(written(small), Common()).tables
+    assert table.caption.endswith("measured with profile cpu, 2 % of the epochs, images of 8 pixels, the first 2 tasks")
+    # What a grid varies is in the names of rows.
+    varied = TINY.replace("epochs_scale = 0.02\n", "[grid]\nepochs_scale = [0.02, 0.03]\n")
+    (table,) = read_suite(written(varied), Common()).tables
+    assert table.caption.endswith("measured with the first 2 tasks")
+    assert {row for row, _ in table.cells} >= {"mafdrc, epochs_scale=0.03"}
 
 
 def test_the_suite_of_the_documents_is_one() -> None:
@@ -142,7 +183,7 @@ def test_the_suite_of_the_documents_is_one() -> None:
     suite = read_suite(written(example), Common())
     assert len(keys(suite)) == 2 * 2 * 2 * 3 and len(suite.tables[0].cells) == 2 * 2 * 3 * 2
     checked_runs(suite, 1)
-    assert len(keys(suite.narrowed(["mafdrc"], []))) == 2 * 2 * 3
+    assert len(keys(suite.narrowed("mafdrc", []))) == 2 * 2 * 3
 
 
 # Reports
@@ -168,23 +209,36 @@ def answered(suite: Suite, results: dict[str, Any], datasets: Datasets | None = 
 
 
 def test_measured_stands_beside_published() -> None:
-    suite = paper_suite(["T5"], Common(profile="cpu", tasks=3)).narrowed([], ["cifar100"])
+    suite = paper_suite(["T5"], Common(profile="cpu", tasks=3)).narrowed(None, ["cifar100"])
     answers = answered(suite, {"maf,": result(60.0, 50.0), "mafrc,": "it broke", "mafdrc,": result(70.0, 55.0)})
     report = suite_report(suite, answers, "drcil reproduce T5", Path("logs"))
     (table,) = report.tables
-    assert "with profile cpu, the first 3 tasks; published values are of the full budget." in table.caption
+    assert "with profile cpu, the first 3 tasks; published values are of the full budget, so that" in table.caption
     avg, last = table.columns
     assert (avg.metric, last.metric) == ("avg", "last") and table.rows == ("MAF", "MAFRC", "MAFDRC")
     assert table.cells["MAF", avg].measured == figure([60.0])
     assert table.cells["MAF", avg].published == 69.61
     assert table.cells["MAFDRC", last].difference == pytest.approx(55.0 - 62.04)
     assert table.cells["MAFRC", avg].measured is None
+    # A smaller budget is not expected to reach what was published, so that nothing is called noise.
+    assert "smaller runs are called neither within nor outside noise." in table.caption
+    assert {cell.verdict for cell in table.cells.values()} == {None}
+    (gain,) = table.gains()
+    assert gain.name == "MAFDRC − MAF" and gain.points[avg] == (pytest.approx(10.0), pytest.approx(73.97 - 69.61))
     (failure,) = report.failures
     assert failure == "mafrc, cifar100-b0-10, seed 0: it broke (log: logs/r1.log)"
 
 
+def test_all_tasks_of_a_stream_are_the_full_budget() -> None:
+    for tasks, verdict in ((10, "one run"), (9, None)):
+        suite = paper_suite(["T5"], Common(tasks=tasks)).narrowed("MAF", ["cifar100"])
+        (table,) = suite_report(suite, answered(suite, {"maf": result(60.0, 50.0)}), "", Path("logs")).tables
+        assert {cell.verdict for cell in table.cells.values()} == {verdict}
+        assert ("full budget" in table.caption) is (verdict is None)
+
+
 def test_three_class_orders_are_a_mean_with_its_error() -> None:
-    suite = paper_suite(["S12"], Common()).narrowed(["MAFDRC"], ["cifar100-b0-10"])
+    suite = paper_suite(["S12"], Common()).narrowed("MAFDRC", ["cifar100-b0-10"])
     found = {"order 1994": result(72.0, 60.0), "order 1995": result(76.0, 60.0), "mafdrc": result(74.0, 60.0)}
     (table,) = suite_report(suite, answered(suite, found), "", Path("logs")).tables
     (cell,) = (cell for (_, column), cell in table.cells.items() if column.metric == "avg")
@@ -196,7 +250,7 @@ def test_three_class_orders_are_a_mean_with_its_error() -> None:
 
 def test_seeds_of_a_class_order_are_no_further_class_orders() -> None:
     """Orders differ by ten points and seeds by two: the error is that of two values, not of four."""
-    suite = read_suite(written(TINY + "seeds = 2\norders = 2\n"), Common()).narrowed(["mafdrc"], [])
+    suite = read_suite(written(TINY + "seeds = 2\norders = 2\n"), Common()).narrowed("mafdrc", [])
     order = "mafdrc, digits-b0-5, order 1994, seed"
     found = {f"{order} 0": result(70.0, 0.0), f"{order} 1": result(72.0, 0.0), "seed 0": result(80.0, 0.0)}
     found |= {"seed 1": result(82.0, 0.0)}

@@ -37,6 +37,8 @@ class MeasuredCell:
     """Why nothing was measured, where that is known before any run: the data is not at hand, it was not asked for."""
     published_runs: int = 1
     """Of how many class orders it was published as the mean; where it has an error, of several."""
+    comparable: bool = True
+    """Whether its runs have the budget of the published ones. A smaller one is not expected to reach the value."""
 
     @property
     def values(self) -> list[float]:
@@ -57,12 +59,13 @@ class MeasuredCell:
 
     @property
     def noise(self) -> float | None:
-        """How far the difference may be from zero by chance, in 19 of 20 cases; None where one run gives no estimate.
+        """How far the difference may be from zero by chance, in 19 of 20 cases; None where one run gives no estimate,
+        or where there is more than chance between the two.
 
         A value that was published without an error is taken to be of a single run that varies as ours do.
         """
         measured, runs = self.measured, len(self.values)
-        if measured is None or measured.error is None:
+        if measured is None or measured.error is None or not self.comparable:
             return None
         if self.published_error is None:
             return noise_of_one(measured.error, runs)
@@ -70,9 +73,9 @@ class MeasuredCell:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the difference may be chance; None where there is no difference."""
+        """Whether the difference may be chance; None where there is none, or where it is one of budgets."""
         difference, noise = self.difference, self.noise
-        if difference is None:
+        if difference is None or not self.comparable:
             return None
         if noise is None:
             return "one run" if self.finished == 1 else "one class order"
@@ -124,6 +127,41 @@ class MeasuredTable:
     def beside(self) -> bool:
         """Whether there is anything published to stand beside."""
         return any(cell.published is not None for cell in self.cells.values())
+
+    @property
+    def judged(self) -> bool:
+        """Whether of any difference it is said if it may be chance."""
+        return any(cell.verdict is not None for cell in self.cells.values())
+
+    def gains(self) -> Iterator[Gain]:
+        """What a row has more than the one that it is made from, by its name: ``MAF+DRC`` from ``MAF``.
+
+        Even where budgets differ, these can be looked at side by side.
+        """
+        for row in self.rows:
+            base = max((other for other in self.rows if other != row and row.startswith(other)), key=len, default=None)
+            points = {}
+            for column in self.columns:
+                pair = [self.cells.get((name, column)) for name in (row, base)] if base is not None else []
+                measured = [cell.measured.mean for cell in pair if cell is not None and cell.measured is not None]
+                published = [cell.published for cell in pair if cell is not None and cell.published is not None]
+                if len(measured) == len(published) == 2:
+                    points[column] = (measured[0] - measured[1], published[0] - published[1])
+            if base is not None and points:
+                yield Gain(row, base, points)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A row of a table minus another, as it was measured and as it was published."""
+
+    row: str
+    base: str
+    points: Mapping[Heading, tuple[float, float]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} − {self.base}"
 
 
 @dataclass(frozen=True)

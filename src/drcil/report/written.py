@@ -35,12 +35,13 @@ def report_markdown(report: SuiteReport, plots: Mapping[str, str]) -> str:
     parts = [f"# {_text(report.title)}\n"]
     parts += [f"{_code(report.command)}\n"] if report.command else []
     parts += [f"{_text(note)}\n" for note in report.notes]
-    if any(table.beside for table in report.tables):
+    if any(table.judged for table in report.tables):
         parts.append(f"{noise.WORDS}\n")
     for table in report.tables:
         parts.append(f"## {_text(table.name)}\n\n{_text(table.caption)}\n")
         for group, part in table.parts():
             parts.append(_table(part) if group == table.name else f"{_text(group)}\n\n{_table(part)}")
+            parts += [_gains(part)] if any(part.gains()) else []
     for curves in report.curves:
         parts.append(f"## {_text(curves.name)}\n\n{_text(curves.caption)}\n")
         parts += [f"![{_text(curves.name)}]({plots[curves.name]})\n"] if curves.name in plots else []
@@ -94,7 +95,8 @@ def _table(part: MeasuredTable) -> str:
     for column in part.columns:
         header += [
             TITLES.get(column.metric, column.metric),
-            *(("published", "difference", "noise") if part.beside else ()),
+            *(("published", "difference") if part.beside else ()),
+            *(("noise",) if part.judged else ()),
         ]
     lines = [header, ["---", *("---:" for _ in header[1:])]]
     for row in part.rows:
@@ -102,8 +104,22 @@ def _table(part: MeasuredTable) -> str:
         for column in part.columns:
             cell = part.cells.get((row, column))
             line += cell_words(cell, part.beside)
-            line += [(cell and cell.verdict) or ""] if part.beside else []
+            line += [(cell and cell.verdict) or ""] if part.judged else []
         lines.append(line)
+    return _rows(lines)
+
+
+def _gains(part: MeasuredTable) -> str:
+    """Rows minus those that they are made from, measured beside published."""
+    header = ["difference of rows"]
+    for column in part.columns:
+        header += [TITLES.get(column.metric, column.metric), "published"]
+    lines = [header, ["---", *("---:" for _ in header[1:])]]
+    for gain in part.gains():
+        pairs = [gain.points.get(column) for column in part.columns]
+        lines.append(
+            [_text(gain.name), *("–" if pair is None else f"{pair[at]:+.2f}" for pair in pairs for at in (0, 1))]
+        )
     return _rows(lines)
 
 

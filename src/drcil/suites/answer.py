@@ -99,7 +99,7 @@ def _table(plan: TablePlan, answers: Answers) -> MeasuredTable:
 def _cell(plan: CellPlan, answers: Answers) -> MeasuredCell:
     outcomes = answers.outcomes(plan.wanted)
     note = "" if outcomes else NOT_FOUND
-    return MeasuredCell(plan.metric, outcomes, plan.published, plan.error, note, plan.published_runs)
+    return MeasuredCell(plan.metric, outcomes, plan.published, plan.error, note, plan.published_runs, plan.whole)
 
 
 def _captioned(caption: str, cells: Mapping[tuple[str, Heading], MeasuredCell]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .. import noise
 from ..figures import TITLES
-from ..measured import Curves, MeasuredCell, MeasuredTable, SuiteReport, figure_words
+from ..measured import Curves, Gain, MeasuredCell, MeasuredTable, SuiteReport, figure_words
 from ..outcomes import Figure, counted
 from .behind import Behind
 from .charts import plotted
@@ -56,7 +56,7 @@ def suite_page(report: SuiteReport) -> str:
         title=report.title,
         report=report,
         counts=counts(report),
-        beside=any(table.beside for table in report.tables),
+        judged=any(table.judged for table in report.tables),
         noise=noise.WORDS,
         tables=tables,
         curves=curves,
@@ -86,6 +86,16 @@ def _parts(table: MeasuredTable, behind: Behind) -> Iterator[PageTable]:
             rows.append((Shown(row), *(shown for cell in cells for shown in cell[:span])))
         groups = tuple((title, span) for title in titles) if part.beside else ()
         yield PageTable(group, groups, tuple(columns), tuple(rows))
+        gains = tuple((Shown(gain.name), *_gained(gain, part)) for gain in part.gains())
+        if gains:
+            named = tuple((title, 2) for title in titles)
+            yield PageTable(f"{group}: differences of rows", named, ("measured", "published") * len(titles), gains)
+
+
+def _gained(gain: Gain, part: MeasuredTable) -> Iterator[Shown]:
+    for column in part.columns:
+        pair = gain.points.get(column, (None, None))
+        yield from (Shown("–") if points is None else Shown(f"{points:+.2f}", points) for points in pair)
 
 
 def _shown(
@@ -106,9 +116,10 @@ def _shown(
     published = Shown("–")
     if cell.published is not None:
         published = Shown(figure_words(Figure(cell.published, cell.published_error)), cell.published)
-    if difference is None or verdict is None:
+    if difference is None:
         return measured, published, Shown("")
-    return measured, published, Shown(f"{difference:+.2f}", difference, verdict, _STYLES[verdict])
+    style = "" if verdict is None else _STYLES[verdict]
+    return measured, published, Shown(f"{difference:+.2f}", difference, verdict or "", style)
 
 
 def _words(cell: MeasuredCell, where: str) -> str:
