@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import base64
-import os
 import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import WatchedPage, in_a_browser
 from drcil.cli import main
 from test_teaching import SMALL, STREAM, folder
 
 for needed in ("fastapi", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="needs the extra: pip install 'drcil[serve]'")
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
 from http_client import HOST, Client, serving  # noqa: E402
 
-CHROMIUM = shutil.which("chromium") or ""
-SCREENSHOTS = os.environ.get("DRCIL_SCREENSHOTS")
-"""A directory to leave pictures of the page in."""
-PATIENCE = 120_000
 NAMES = {"2": "swan", "4": "sailing boat", "6": "snail"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt install chromium")]
+pytestmark = in_a_browser
 
 UNLABELLED = """() => [...document.querySelectorAll("input, button, progress, img, ul[aria-label]")].filter((one) => {
   const named = one.labels?.length || one.getAttribute("aria-label") || one.getAttribute("aria-labelledby");
@@ -77,25 +70,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Watched:
-    """A page whose complaints and requests are written down."""
+class Served(WatchedPage):
+    """The page of a server."""
 
     def __init__(self, browser: Any, client: Client, **options: Any) -> None:
-        self.page = browser.new_page(**options)
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints: list[str] = []
-        self.hosts: set[str] = set()
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda one: one.url.startswith("http") and self.hosts.add(one.url.split("/")[2]))
+        super().__init__(browser, 120.0, **options)
         self.client = client
 
     def open(self, path: str = "/") -> Any:
@@ -103,24 +82,12 @@ class Watched:
         return self.page
 
     def require_sound(self) -> None:
-        """No complaint, no other host, everything named and legible, nothing wider than the window."""
-        assert self.complaints == [] and self.hosts == {f"{HOST}:{self.client.port}"}
+        """No other host either, and everything named and legible."""
+        super().require_sound()
+        hosts = {url.split("/")[2] for url in self.requests if url.startswith("http")}
+        assert hosts == {f"{HOST}:{self.client.port}"}
         for check in (UNLABELLED, CONTRAST, SMALL_TARGETS):
             assert self.page.evaluate(check) == []
-        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-    def shoot(self, name: str) -> None:
-        if SCREENSHOTS:
-            Path(SCREENSHOTS).mkdir(exist_ok=True)
-            self.page.screenshot(path=f"{SCREENSHOTS}/{name}.png", full_page=True)
-
-
-def until(page: Any, truth: str) -> None:
-    """Wait; the policy of the page forbids what playwright does for that."""
-    end = time.monotonic() + PATIENCE / 1000
-    while not page.evaluate(truth):
-        assert time.monotonic() < end, truth
-        page.wait_for_timeout(50)
 
 
 def drop(page: Any, target: str, files: list[Path]) -> None:
@@ -145,13 +112,13 @@ def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, bro
     new = sorted(STREAM[2].classes)[0]
     images = sorted((place / "new" / new).iterdir())
     with serving(model, teach=True) as (client, _):
-        watched = Watched(browser, client, viewport={"width": 900, "height": 900})
+        watched = Served(browser, client, viewport={"width": 900, "height": 900})
         page = watched.open()
         page.wait_for_selector("#teach:visible")
         assert page.inner_text("h1") == "birds" and "4 classes" in page.inner_text("#about")
-        watched.shoot("1-empty")
+        watched.shoot("1-empty", whole=True)
         drop(page, "#ask .drop", [sorted((place / "old" / "swan").iterdir())[0], images[0]])
-        until(page, "document.querySelectorAll('#answers .alike img').length >= 6")
+        watched.until("document.querySelectorAll('#answers .alike img').length >= 6")
         card = page.locator("#answers > li").last
         assert card.locator(".bars li").count() == 3 and "00.png" in card.inner_text()
         shares = [float(text.split()[0]) for text in card.locator(".share").all_inner_texts()]
@@ -160,9 +127,9 @@ def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, bro
         # A wrong answer is corrected, with the keyboard alone.
         page.locator("#answers > li").first.locator("summary").focus()
         page.keyboard.press("Enter")
-        until(page, "document.activeElement.matches('.correct input')")
+        watched.until("document.activeElement.matches('.correct input')")
         page.keyboard.type("lighthouse")
-        watched.shoot("2-answers")
+        watched.shoot("2-answers", whole=True)
         page.keyboard.press("Enter")
         page.wait_for_selector("#collected:visible")
         assert "lighthouse" in page.inner_text("#corrections")
@@ -170,30 +137,30 @@ def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, bro
         page.fill("#name", "heron")
         drop(page, "#lesson .drop", images)
         assert page.locator("#chosen img").count() == len(images)
-        watched.shoot("3-lesson")
+        watched.shoot("3-lesson", whole=True)
         page.evaluate(REMEMBER)
         page.click("#begin")
-        until(page, "remembered.some((text) => text.startsWith('Learning “heron” from 24 images'))")
-        watched.shoot("4-learning")
+        watched.until("remembered.some((text) => text.startsWith('Learning “heron” from 24 images'))")
+        watched.shoot("4-learning", whole=True)
         watched.require_sound()
         page.wait_for_selector("#outcome.success")
         assert any("%" in text for text in page.evaluate("remembered")), "how far it has come was shown"
         assert "Learnt: “heron”" in page.inner_text("#outcome")
-        until(page, "document.querySelector('#about').textContent.includes('5 classes')")
+        watched.until("document.querySelector('#about').textContent.includes('5 classes')")
         assert "heron" in page.locator("#classes").text_content()
         # The image is asked again, by the new model; and it can be tried.
         drop(page, "#ask .drop", [images[5]])
-        until(page, "document.querySelectorAll('#answers > li').length === 3")
-        until(page, "!document.querySelector('[aria-busy]')")
+        watched.until("document.querySelectorAll('#answers > li').length === 3")
+        watched.until("!document.querySelector('[aria-busy]')")
         answers = page.locator("#answers > li").first.locator(".name").all_inner_texts()
         assert len(answers) == 3
         page.click("#known summary")
-        watched.shoot("5-learnt")
+        watched.shoot("5-learnt", whole=True)
         watched.require_sound()
         assert "heron" in [one["class"] for one in client.get("/classes").json["classes"]]
         # The corrected image is taught too.
         page.click("#teach-corrections")
-        until(page, "document.querySelector('#outcome').textContent.includes('lighthouse')")
+        watched.until("document.querySelector('#outcome').textContent.includes('lighthouse')")
         page.wait_for_selector("#collected", state="hidden")
         assert "lighthouse" in [one["class"] for one in client.get("/classes").json["classes"]]
         page.close()
@@ -202,27 +169,27 @@ def test_from_a_dropped_image_to_a_taught_class(place: Path, tmp_path: Path, bro
 def test_on_a_phone_in_the_dark_with_a_token(place: Path, browser: Any) -> None:
     with serving(place / "birds", token="a-long-enough-token", teach=True) as (client, _):
         phone = {"width": 360, "height": 740}
-        watched = Watched(
+        watched = Served(
             browser, client, viewport=phone, is_mobile=True, has_touch=True, color_scheme="dark", device_scale_factor=2
         )
         page = watched.open()
         page.wait_for_selector("#token-form:visible")
         assert page.evaluate("document.activeElement.id") == "token" and not page.is_visible("#ask")
-        watched.shoot("6-token")
+        watched.shoot("6-token", whole=True)
         page.keyboard.type("a-long-enough-token")
         page.keyboard.press("Enter")
         page.wait_for_selector("#ask:visible")
         page.set_input_files("#ask-files", sorted((place / "old" / "sailing boat").iterdir())[:2])
-        until(page, "document.querySelectorAll('#answers .alike img').length >= 6")
+        watched.until("document.querySelectorAll('#answers .alike img').length >= 6")
         page.locator("#answers summary").first.tap()
-        watched.shoot("7-phone")
+        watched.shoot("7-phone", whole=True)
         watched.require_sound()
         assert "%" in page.inner_text("#news"), "read out to those who cannot see it"
         assert page.evaluate("performance.getEntriesByType('resource').every((one) => !one.name.includes('token'))")
         watched.open("/docs")
         page.wait_for_selector(".endpoint")
         assert "POST /learn" in page.inner_text("main") and "GET /metrics" in page.inner_text("main")
-        watched.shoot("8-programs")
+        watched.shoot("8-programs", whole=True)
         watched.require_sound()
         page.close()
 
@@ -230,7 +197,7 @@ def test_on_a_phone_in_the_dark_with_a_token(place: Path, browser: Any) -> None:
 def test_what_goes_wrong_is_said_on_the_page(place: Path, tmp_path: Path, browser: Any) -> None:
     (tmp_path / "broken.png").write_bytes(b"no picture")
     with serving(place / "birds", teach=True) as (client, _):
-        watched = Watched(browser, client)
+        watched = Served(browser, client)
         page = watched.open()
         page.wait_for_selector("#teach:visible")
         page.set_input_files("#ask-files", tmp_path / "broken.png")
@@ -241,7 +208,7 @@ def test_what_goes_wrong_is_said_on_the_page(place: Path, tmp_path: Path, browse
         assert "Choose images" in page.inner_text("#outcome")
         page.set_input_files("#lesson-files", tmp_path / "broken.png")
         page.click("#begin")
-        until(page, "document.querySelector('#outcome').textContent.includes('cannot be read')")
+        watched.until("document.querySelector('#outcome').textContent.includes('cannot be read')")
         page.click("#clear")
         assert page.locator("#answers > li").count() == 0
         page.close()

@@ -2,74 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import WatchedPage, in_a_browser
 from drcil.report.pages import suite_page
 from test_suite_page import report
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-
-CHROMIUM = shutil.which("chromium") or ""
-SCREENSHOTS = os.environ.get("DRCIL_SCREENSHOTS")
-"""A directory to leave pictures of the page in."""
-PATIENCE = 60_000
-
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="needs Chromium: apt install chromium")]
+pytestmark = in_a_browser
 
 COLUMN = """(column) => [...document.querySelector("table.sorted").tBodies[0].rows]
   .map((row) => row.cells[column].innerText.trim())"""
 DRAWN = "(within) => [...document.querySelectorAll(`${within} .chart`)].every((one) => one.firstElementChild)"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-class Opened:
-    """The page, and what it complained of or asked for."""
+class Opened(WatchedPage):
+    """The page of a suite."""
 
     def __init__(self, browser: Any, place: Path, **options: Any) -> None:
+        super().__init__(browser, 60.0, **options)
         file = place / "report.html"
         file.write_text(suite_page(report()), encoding="utf-8")
-        self.page = browser.new_page(**options)
-        self.page.set_default_timeout(PATIENCE)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda one: self.requests.append(one.url))
-        self.page.goto(file.as_uri())
-        self.until(DRAWN, "main")
         self.address = file.as_uri()
-
-    def until(self, truth: str, argument: Any = None) -> None:
-        """Wait; the policy of the page forbids what playwright does for that."""
-        for _ in range(PATIENCE // 50):
-            if self.page.evaluate(truth, argument):
-                return
-            self.page.wait_for_timeout(50)
-        raise AssertionError(truth)
+        self.page.goto(self.address)
+        self.until(DRAWN, "main")
 
     def require_sound(self) -> None:
-        """No complaint, no request but for the page itself, nothing wider than the window."""
-        fetched = [url for url in self.requests if not url.startswith(("data:", "blob:"))]
-        assert self.complaints == [] and fetched == [self.address]
-        assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-    def shoot(self, name: str) -> None:
-        if SCREENSHOTS:
-            Path(SCREENSHOTS).mkdir(exist_ok=True)
-            self.page.screenshot(path=f"{SCREENSHOTS}/{name}.png")
+        """No request either, but for the page itself."""
+        super().require_sound()
+        assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [self.address]
 
 
 def test_sorting_and_the_runs_behind_a_cell_with_mouse_and_keyboard(browser: Any, tmp_path: Path) -> None:
@@ -89,7 +52,7 @@ def test_sorting_and_the_runs_behind_a_cell_with_mouse_and_keyboard(browser: Any
     opened.shoot("report-light")
     # The runs behind a cell; the second is drawn when it is opened.
     page.get_by_role("button", name="80.00 ±0.58").first.click()
-    assert page.inner_text("#runs-title") == "MAF: Avg" and "the mean of 3 runs" in page.inner_text("#runs-words")
+    assert page.inner_text("#runs-title") == "MAF: Avg" and "the mean over 3 seeds" in page.inner_text("#runs-words")
     assert page.locator("dialog details").count() == 3
     opened.until(DRAWN, "dialog details[open]")
     assert page.locator("dialog .chart").count() == 4
