@@ -26,10 +26,15 @@ def chosen_settings(*, data: Path | None, compile: bool, log: list[str] | None, 
     engine = {name: given.pop(name, None) for name in ENGINE} | {"compile": compile or None}
     return make_settings(
         **given,
-        data=text("--data", str(data.expanduser().absolute())) if data else None,
+        data=data_directory(data),
         loggers=known_loggers(log or ()),
         engine={name: value for name, value in engine.items() if value is not None},
     )
+
+
+def data_directory(given: Path | None) -> str | None:
+    """``--data`` as settings have it."""
+    return text("--data", str(given.expanduser().absolute())) if given else None
 
 
 def method_settings(head: str | None, remedy: str | None, given: list[str]) -> dict[str, Any]:

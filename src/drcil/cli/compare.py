@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..limits import SEEDS
 from . import options
-from .checks import usable, within
 from .chosen import chosen_settings, method_settings
 from .output import console, print_json
 
@@ -17,10 +15,7 @@ from .output import console, print_json
 def compare(
     methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="See 'drcil list methods'.")],
     stream: options.Stream,
-    seeds: Annotated[
-        int,
-        typer.Option(help="Runs of each method: seeds 0, 1, …", rich_help_panel=options.WHAT, callback=within(SEEDS)),
-    ] = 1,
+    seeds: options.Seeds = None,
     order_seed: options.OrderSeed = None,
     memory: options.Memory = None,
     backbone: options.Backbone = None,
@@ -59,13 +54,7 @@ def compare(
     sync_batchnorm: options.SyncBatchnorm = None,
     timeout: options.Timeout = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for the tables and the runs.",
-            show_default="comparisons/NAME, and runs",
-            rich_help_panel=options.SHOWN,
-            callback=usable,
-        ),
+        Path | None, options.out("Directory for the tables and the runs.", "comparisons/NAME, and runs")
     ] = None,
     metric: options.Metric = None,
     log: options.Log = None,
@@ -125,12 +114,13 @@ def compare(
         )
         for method in methods
     ]
+    count = seeds or 1
     # The first seed of all methods, then the second: half a comparison is one too.
-    chosen = [one.model_copy(update={"seed": seed}) for seed in range(seeds) for one in first]
+    chosen = [one.model_copy(update={"seed": seed}) for seed in range(count) for one in first]
     for one in first:
         # What is wrong with one of them is said before there is a directory.
         present_settings(one)
-    question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": seeds}
+    question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": count}
     del question["method"], question["seed"]
     place = out or COMPARISON.find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
@@ -142,7 +132,7 @@ def compare(
         for one in first:
             require_part(one, stream_now)
     runs, threads = (out or Path()) / RUNS, workshop.threads
-    wanted = [Wanted(name, share_cores(one, threads)) for name, one in zip(methods * seeds, chosen, strict=True)]
+    wanted = [Wanted(name, share_cores(one, threads)) for name, one in zip(methods * count, chosen, strict=True)]
     with opened(workshop, True, [runs, place]) as at_a_time, COMPARISON.opened(place, question):
         entries = list(plan_entries(wanted, runs, KnownRuns(runs), datasets).values())
         finish_runs(entries, at_a_time, datasets, place / LOGS, screen, quiet, workshop)

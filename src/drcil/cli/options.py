@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from ..limits import (
     ORDER_SEED,
     RUN_CPUS,
     RUN_GPUS,
+    SEEDS,
     TASKS,
     THREADS,
     TIMEOUT,
@@ -39,6 +40,10 @@ OrderSeed = Annotated[
     typer.Option(
         help="Seed of the class order.", show_default="1993", rich_help_panel=WHAT, callback=within(ORDER_SEED)
     ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(help="Runs of each: seeds 0, 1, …", show_default="1", rich_help_panel=WHAT, callback=within(SEEDS)),
 ]
 Memory = Annotated[
     str | None,
@@ -227,6 +232,11 @@ Log = Annotated[
         metavar="LOGGER", help="csv, tensorboard, wandb; see 'drcil list loggers'; repeatable.", rich_help_panel=SHOWN
     ),
 ]
+
+
+def out(what: str, usual: str) -> Any:
+    """``--out`` of a verb that makes directories: what goes there, and where it is otherwise."""
+    return typer.Option(help=what, show_default=usual, rich_help_panel=SHOWN, callback=usable)
 
 
 def _use(names: list[str] | None) -> None:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arguments import text
 from ..errors import UserError
-from ..limits import SEEDS
 from . import options
-from .checks import usable, within
+from .checks import usable
+from .chosen import data_directory
 from .output import console, print_json
 
 if TYPE_CHECKING:
@@ -47,15 +46,7 @@ def reproduce(
         ),
     ] = None,
     tasks: options.Tasks = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="Runs of each cell: seeds 0, 1, …",
-            show_default="1",
-            rich_help_panel=options.WHAT,
-            callback=within(SEEDS),
-        ),
-    ] = None,
+    seeds: options.Seeds = None,
     data: options.Data = None,
     jobs: options.Jobs = None,
     engine: options.Engine = "local",
@@ -67,15 +58,7 @@ def reproduce(
     threads: options.Threads = None,
     workers: options.Workers = None,
     devices: options.Devices = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for the report and the runs.",
-            show_default="suites/NAME, and runs",
-            rich_help_panel=options.SHOWN,
-            callback=usable,
-        ),
-    ] = None,
+    out: Annotated[Path | None, options.out("Directory for the report and the runs.", "suites/NAME, and runs")] = None,
     reuse: Annotated[
         list[Path] | None,
         typer.Option(
@@ -110,9 +93,8 @@ def reproduce(
 
     workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
     chosen = {"device": device, "precision": precision, "workers": workers, "devices": devices}
-    place_of_data = text("--data", str(data.expanduser().absolute())) if data else None
     own = {name: value for name, value in chosen.items() if value is not None}
-    common = Common(profile, tasks, seeds, place_of_data, threads, own)
+    common = Common(profile, tasks, seeds, data_directory(data), threads, own)
     for option, given in (("--rows", rows), ("--columns", columns)):
         _require_names(option, given)
     suite = _suite(names, common).narrowed(rows, [name.strip() for name in columns.split(",")] if columns else [])

@@ -9,7 +9,7 @@ import typer
 
 from ..limits import EVERY, SEED
 from . import options
-from .checks import usable, within
+from .checks import within
 from .chosen import chosen_settings, method_settings, require_pipeline
 
 METHOD, STREAM = "mafdrc", "digits-b0-5"
@@ -64,15 +64,7 @@ def run(
     accumulate: options.Accumulate = None,
     sync_batchnorm: options.SyncBatchnorm = None,
     timeout: options.Timeout = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The run directory.",
-            show_default="runs/NAME",
-            rich_help_panel=options.SHOWN,
-            callback=usable,
-        ),
-    ] = None,
+    out: Annotated[Path | None, options.out("The run directory.", "runs/NAME")] = None,
     eval_every: Annotated[
         int | None,
         typer.Option(
