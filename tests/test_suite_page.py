@@ -19,7 +19,8 @@ from drcil.report.measured import Curves, Heading, MeasuredCell, MeasuredTable, 
 from drcil.report.noise import noise_of_means, noise_of_one, student
 from drcil.report.outcomes import Figure, Outcome, figure
 from drcil.report.pages import suite_page
-from drcil.report.plots import plot_files, plot_lines, spread
+from drcil.report.pages.charts import plotted
+from drcil.report.plots import plot_files, plot_lines, reached, spread
 from drcil.report.written import report_csv, report_markdown
 from page_reading import Page
 from test_pages import EVIL, measured
@@ -203,6 +204,14 @@ def test_names_at_the_ends_of_lines_do_not_touch(count: int) -> None:
     # Whoever wanted to be above is.
     order = sorted(range(count), key=lambda at: placed[at])
     assert [wanted[at] for at in order] == sorted(wanted) and min(placed) >= 0 and max(placed) <= 70 + 1e-9
+
+
+def test_bands_of_errors_are_within_the_axes(tmp_path: Path) -> None:
+    """Means from 93.5 to 95.9, of which the lowest errs by 1.4 and the highest by 0.3."""
+    lines = {"maf": ((0.1, Figure(95.9, 0.3)), (0.2, Figure(93.5, 1.4)))}
+    bottom, top = plotted(Curves("alpha", "", "alpha", "Avg (%)", lines)).data()["limits"]
+    assert bottom <= 92.1 and top >= 96.2
+    assert reached([95.9, None], [0.3, None]) == pytest.approx([95.6, 96.2])
 
 
 def test_plots_are_pictures_for_papers(tmp_path: Path) -> None:

@@ -286,6 +286,7 @@ def test_curves_and_sweeps_are_drawn_as_far_as_runs_are_finished() -> None:
     assert [(x, y.mean) for x, y in curves.lines["mafdrc, alpha=0.3"]] == [(10.0, 90.0), (20.0, 70.0)]
     assert (sweep.across, sweep.along) == ("alpha", "Avg (%)")
     assert [(x, y.mean) for x, y in sweep.lines["mafdrc"]] == [(0.1, 60.0), (0.3, 80.0)]
+    assert sweep.caption == "alpha from 0.1 to 0.3 on digits-b0-5. One run of each."
 
 
 def test_images_of_old_classes_get_fewer() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from .comparison import summarise
 from .figures import Shown
 from .measured import Curves, Heading, MeasuredCell, MeasuredTable
-from .outcomes import Outcome
+from .outcomes import Outcome, captioned
 
 Rows = Mapping[str, tuple[Outcome, ...]]
 """The runs of each row: they differ in nothing but their seeds."""
@@ -37,4 +37,6 @@ def task_curves(name: str, caption: str, shown: Shown, rows: Rows, highlight: st
                 lines[row] = known
     if not lines:
         return None
-    return Curves(name, caption, "classes seen", f"{shown.axis} (%)", lines, highlight, outcomes=dict(rows))
+    return Curves(
+        name, captioned(caption, rows), "classes seen", f"{shown.axis} (%)", lines, highlight, outcomes=dict(rows)
+    )

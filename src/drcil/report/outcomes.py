@@ -121,6 +121,12 @@ def means_over(rows: Mapping[str, Sequence[Outcome]]) -> str:
     return "; ".join([sentence, *(f"{_named(names)}: {words}" for words, names in others)])
 
 
+def captioned(caption: str, rows: Mapping[str, Sequence[Outcome]]) -> str:
+    """A caption, with what the figures are means over."""
+    over = means_over(rows)
+    return f"{caption.removesuffix('.')}. {over}." if over else caption
+
+
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more

@@ -93,7 +93,7 @@ def plot_lines(own: Curves, path: Path) -> None:
     ]
     lines.sort(key=lambda line: -line.accuracy[-1])
     figure, axes = _axes((7.2, _height(len(lines))), own.name)
-    values = [value for line in lines for value in line.accuracy]
+    values = [value for line in lines for value in reached(line.accuracy, line.error)]
     axes.set_ylim(*limits(min(values), max(values), own.percent))
     _clear(axes, lines, own.across, own.along.removesuffix(" (%)"))
     if own.percent:
@@ -123,6 +123,16 @@ def plot_files(names: Sequence[str]) -> dict[str, str]:
         own = (f"{PLOTS}/{words}{'' if number == 1 else f'-{number}'}.png" for number in count(1))
         files[name] = next(file for file in own if file not in files.values())
     return files
+
+
+def reached(values: Sequence[float | None], errors: Sequence[float | None] | None) -> list[float]:
+    """The ends of the band about a line: what an axis has to show.
+
+    >>> reached([90.0, None, 80.0], [1.0, None, 2.0]), reached([90.0], None)
+    ([89.0, 91.0, 78.0, 82.0], [90.0, 90.0])
+    """
+    pairs = zip(values, errors or [None] * len(values), strict=True)
+    return [end for value, error in pairs if value is not None for end in (value - (error or 0), value + (error or 0))]
 
 
 def limits(lowest: float, highest: float, percent: bool = True) -> tuple[float, float]:
@@ -272,7 +282,7 @@ def write_figure(figure: Figure, path: Path) -> None:
 
 def _dress(axes: Axes, lines: Sequence[Line], shown: Shown = PLAIN) -> None:
     """The axes of accuracy against the classes seen."""
-    lowest = min((value for line in lines for value in line.accuracy), default=0.0)
+    lowest = min((value for line in lines for value in reached(line.accuracy, line.error)), default=0.0)
     axes.set_ylim(max(0.0, 10 * ((lowest - 5) // 10)), 100)
     _clear(axes, lines, "classes seen", shown.axis)
     axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..disk import write_bytes, write_json
 from ..errors import UserError, legible
-from ..report.measured import Curves, Heading, MeasuredCell, MeasuredTable, SuiteReport
-from ..report.outcomes import Outcome, counted, means_over
+from ..report.measured import Curves, MeasuredCell, MeasuredTable, SuiteReport
+from ..report.outcomes import Outcome, captioned, counted
 from ..report.pages import suite_page
 from ..report.plots import PLOTS, write_plots
 from ..report.written import report_csv, report_markdown
@@ -87,9 +87,11 @@ def suite_report(suite: Suite, answers: Answers, command: str, logs: Path) -> Su
 
 def _table(plan: TablePlan, answers: Answers) -> MeasuredTable:
     cells = {at: _cell(cell, answers) for at, cell in plan.cells.items()}
+    several = len({column.group for _, column in cells}) > 1
+    runs = {f"{row}, {column.group}" if several else row: cell.outcomes for (row, column), cell in cells.items()}
     return MeasuredTable(
         plan.name,
-        _captioned(plan.caption, cells),
+        captioned(plan.caption, runs),
         rows=tuple(dict.fromkeys(row for row, _ in cells)),
         columns=tuple(dict.fromkeys(column for _, column in cells)),
         cells=cells,
@@ -100,14 +102,6 @@ def _cell(plan: CellPlan, answers: Answers) -> MeasuredCell:
     outcomes = answers.outcomes(plan.wanted)
     note = "" if outcomes else NOT_FOUND
     return MeasuredCell(plan.metric, outcomes, plan.published, plan.error, note, plan.published_runs, plan.whole)
-
-
-def _captioned(caption: str, cells: Mapping[tuple[str, Heading], MeasuredCell]) -> str:
-    """With what the figures are means over."""
-    groups = {column.group for _, column in cells}
-    named = {f"{row}, {column.group}" if len(groups) > 1 else row: cell for (row, column), cell in cells.items()}
-    over = means_over({name: cell.outcomes for name, cell in named.items()})
-    return f"{caption.removesuffix('.')}. {over}." if over else caption
 
 
 def write_answer(place: Path, question: dict[str, Any], report: SuiteReport, drawn: bool = True) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from ..report.figures import TITLES, Shown
 from ..report.gathered import task_curves
 from ..report.measured import Curves, MeasuredCell
-from ..report.outcomes import Figure, Outcome
+from ..report.outcomes import Figure, Outcome, captioned
 from ..runs.plan import load_stream
 from ..runs.settings import RunSettings
 from ..streams.imbalance import task_images
@@ -106,18 +106,19 @@ class Sweep:
         return replace(self, lines={name: line for name, line in self.lines.items() if kept(name, line[0][1][0])})
 
     def drawn(self, found: Found) -> Curves | None:
+        runs = {name: [(value, found.outcomes(own)) for value, own in line] for name, line in self.lines.items()}
         lines = {}
-        for name, line in self.lines.items():
-            measured = [(value, MeasuredCell(self.metric, found.outcomes(runs)).measured) for value, runs in line]
+        for name, line in runs.items():
+            measured = [(value, MeasuredCell(self.metric, own).measured) for value, own in line]
             points = tuple((value, own) for value, own in measured if own is not None)
             if points:
                 lines[name] = points
+        if not lines:
+            return None
         along = f"{TITLES.get(self.metric, self.metric)} (%)"
-        runs = {
-            name: tuple(one for _, wanted in line for one in found.outcomes(wanted))
-            for name, line in self.lines.items()
-        }
-        return Curves(self.name, self.caption, self.setting, along, lines, outcomes=runs) if lines else None
+        each = {f"{name}, {self.setting}={value:g}": own for name, line in runs.items() for value, own in line}
+        behind = {name: tuple(one for _, own in line for one in own) for name, line in runs.items()}
+        return Curves(self.name, captioned(self.caption, each), self.setting, along, lines, outcomes=behind)
 
 
 @dataclass(frozen=True)

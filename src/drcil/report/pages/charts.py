@@ -9,7 +9,7 @@ from typing import Any
 from ..colours import line_colours
 from ..figures import figure_of, shown_of
 from ..measured import Curves
-from ..plots import curves, limits
+from ..plots import curves, limits, reached
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -42,7 +42,7 @@ class LineChart:
     """What the points at 1, 2, … are, in words."""
 
     def data(self) -> dict[str, Any]:
-        known = [value for one in self.series for value in one.along if value is not None]
+        known = [value for one in self.series for value in reached(one.along, one.error)]
         return {
             "kind": "lines",
             **asdict(self),

@@ -50,7 +50,11 @@ def settings_of(result: Mapping[str, Any]) -> Facts:
 
 def _machine(environment: Mapping[str, Any]) -> str:
     threads = environment.get("threads")
-    parts = [environment.get("platform"), *environment.get("devices", ()), threads and f"{threads} CPU threads"]
+    parts = [
+        environment.get("platform"),
+        *environment.get("devices", ()),
+        threads and f"{threads} CPU thread{'' if threads == 1 else 's'}",
+    ]
     return ", ".join(str(part) for part in parts if part)
 
 
