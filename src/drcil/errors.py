@@ -37,11 +37,14 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
 
     >>> print(unknown("method", "icrl", ["icarl", "replay"]))
     unknown method 'icrl'; did you mean 'icarl'? Known: icarl, replay
+    >>> print(unknown("row", "wa", ["maf, alpha=0.1", "maf, alpha=0.3"]))
+    unknown row 'wa'; Known: maf, alpha=0.1; maf, alpha=0.3
     """
     names, name = sorted(known), shortened(str(given))
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {kind} '{name}'; {hint}Known: {', '.join(names)}")
+    between = "; " if any("," in one for one in names) else ", "
+    return UserError(f"unknown {kind} '{name}'; {hint}Known: {between.join(names)}")
 
 
 def legible(text: str) -> str:
