@@ -105,6 +105,8 @@ def means_over(rows: Mapping[str, Sequence[Outcome]]) -> str:
     >>> one, other = Outcome("maf", 0, "", {}), Outcome("maf", 1, "", {})
     >>> means_over({"maf": [one], "wa": [one]}), means_over({"maf": [one, other], "wa": [one, other], "bic": [one]})
     ('One run of each', 'Mean over 2 seeds, with the standard error over seeds; bic: one run')
+    >>> means_over({"maf": [one, Outcome("maf", 1, "", None)]})
+    'One run of each (1 of 2 runs)'
     """
     told: dict[str, list[str]] = {}
     errors: set[str] = set()
@@ -116,7 +118,8 @@ def means_over(rows: Mapping[str, Sequence[Outcome]]) -> str:
     if not told:
         return ""
     (usual, _), *others = sorted(told.items(), key=lambda item: -len(item[1]))
-    sentence = "One run of each" if usual == "one run" else f"Mean over {usual}"
+    single = usual.startswith("one run")
+    sentence = usual.replace("one run", "One run of each", 1) if single else f"Mean over {usual}"
     sentence += f", with the standard error over {' or '.join(sorted(errors))}" if errors else ""
     return "; ".join([sentence, *(f"{_named(names)}: {words}" for words, names in others)])
 
