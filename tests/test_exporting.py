@@ -226,6 +226,7 @@ class TestWeights:
     ("arguments", "told"),
     [
         (["--out", "x.onx"], "'x.onx' does not tell a format; give one, or a name that ends in .onnx, .pt2"),
+        (["--out", "x.onnx", "--format", "torch"], "'x.onnx' is named as the format 'onnx', and 'torch' was asked for"),
         (["--out", "x", "--format", "onxx"], "unknown format 'onxx'; did you mean 'onnx'?"),
         (["--out", "x.pt2", "--quantize", "int8"], "'int8' is for ONNX files, and the format is 'torch'"),
         (["--out", "x.onnx", "--quantize", "int4"], "unknown quantize 'int4'; did you mean 'int8'?"),

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from drcil.data.labelled import labelled
+from drcil.data.labels import class_names
 from drcil.errors import UserError
 
 
@@ -95,3 +96,32 @@ def test_a_folder_that_cannot_be_used_is_told(folder: Path, tmp_path: Path) -> N
     (tmp_path / "splits" / "train" / "cat").mkdir(parents=True)
     with pytest.raises(UserError, match="are splits, not classes: train"):
         labelled(tmp_path / "splits", 16)
+
+
+def test_what_was_not_looked_at_is_told(folder: Path) -> None:
+    assert labelled(folder, 16).ignored == ()
+    (folder / "cat" / "more").mkdir()
+    (folder / "cat" / "photo.HEIC").touch()
+    (folder / "cat" / ".hidden").touch()
+    Image.new("RGB", (20, 20)).save(folder / "loose.png")
+    (folder / "notes.txt").touch()
+    assert labelled(folder, 16).ignored == (
+        (str(folder), 1, "loose.png"),
+        (str(folder / "cat"), 2, "more"),
+    )
+
+
+def test_a_name_is_the_same_in_every_form_of_unicode(folder: Path) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    (folder / "dog").rename(folder / decomposed)
+    assert labelled(folder, 16).classes == (composed, "cat") or labelled(folder, 16).classes == ("cat", composed)
+    assert labelled(table(folder, f"file,label\ncat/0.png,{decomposed}\n"), 16).classes == (composed,)
+    assert class_names([decomposed, 7]) == [composed, "7"]
+
+
+def test_a_name_is_one_line(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"line 3: a label is one line without control characters, not 'a\\nb'"):
+        labelled(table(folder, 'file,label\ncat/0.png,"a\nb"\n'), 16)
+    (folder / "dog").rename(folder / "d\tog")
+    with pytest.raises(UserError, match=r"the name of a class directory in .* is one line"):
+        labelled(folder, 16)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -179,3 +183,29 @@ def test_what_cannot_be_asked_is_told(
     monkeypatch.setattr("sys.stdin", io.StringIO("x.png\n"))
     code, out, err = answered(capsys, model, *arguments)
     assert code == 2 and told in err and not out
+
+
+def test_a_list_may_have_the_line_ends_of_windows(
+    model: Path, pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{pictures / 'folder0' / '00.png'}\r\n", newline=""))
+    code, out, _ = answered(capsys, model, "-")
+    assert code == 0 and out.count("\n") == 1
+
+
+def test_it_stops_when_nobody_reads_on(model: Path, pictures: Path) -> None:
+    """Its list never ends: it would go on for ever."""
+    program = [sys.executable, "-m", "drcil.cli", "predict", str(model), "-", "--batch", "1", "--device", "cpu"]
+    file = f"{pictures / 'folder0' / '00.png'}\n".encode()
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asked:
+        assert asked.stdin is not None and asked.stdout is not None
+        asked.stdin.write(3 * file)
+        asked.stdin.flush()
+        assert b"00.png" in asked.stdout.readline()
+        asked.stdout.close()
+        with suppress(BrokenPipeError):
+            while asked.poll() is None:
+                asked.stdin.write(file)
+                asked.stdin.flush()
+                time.sleep(0.02)
+        assert asked.wait(60) != 0

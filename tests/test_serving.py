@@ -271,6 +271,21 @@ def test_a_full_server_says_when_to_come_back_and_a_slow_client_is_not_waited_fo
     assert strict.post("/predict", [image(place)], headers=own).status == 200
 
 
+def test_requests_that_are_too_large_together_have_to_wait(place: Path) -> None:
+    kind, body = multipart([image(place)])
+    with serving(place / "model", Limits(waiting_bytes=len(body) + 100)) as (client, _):
+        assert client.post("/predict", [image(place)]).status == 200
+        assert client.post("/predict", [image(place)] * 2).status == 503
+        unannounced = client.ask("POST", "/predict", iter([body]), {"Content-Type": kind})
+        assert unannounced.status == 503, "it may be as large as any"
+
+
+def test_what_is_sent_as_text_is_told_to_be_needed_as_a_file(client: Client) -> None:
+    body, kind = b"images=hello", {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = client.ask("POST", "/predict", body, kind)
+    assert reply.status == 400 and "a file is needed, sent as multipart/form-data" in reply.error
+
+
 def test_names_and_pages_of_others_are_refused(place: Path, client: Client) -> None:
     good, own = [image(place)], f"{HOST}:{client.port}"
     assert client.get("/health", Host="evil.example").status == 421
@@ -551,3 +566,22 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals, place: Path) -> None:
         server.send_signal(number)
         out, err = server.communicate(timeout=60)
     assert server.returncode == 0 and out == "ended\n" and err == ""
+
+
+@pytest.mark.slow
+def test_a_lesson_that_cannot_be_loaded_is_told_and_another_can_be_given(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*given: object) -> None:
+        raise RuntimeError("out of memory")
+
+    model = Path(shutil.copytree(place / "model", tmp_path / "model"))
+    images = [file.read_bytes() for file in sorted((place / "new" / NEW).iterdir())]
+    with serving(model, teach=True) as (client, desk):
+        monkeypatch.setattr(desk.current, "renew", fail)
+        assert client.post("/learn", images, NEW).status == 202
+        assert _ended(client) == "failed"
+        assert client.get("/learn").json["why"] == "it was learnt, but cannot be loaded: out of memory"
+        monkeypatch.undo()
+        assert client.post("/learn", images[:1], "another").status == 202
+        assert client.ask("DELETE", "/learn").status == 204

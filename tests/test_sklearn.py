@@ -221,3 +221,13 @@ class TestRefusals:
         monkeypatch.delitem(sys.modules, "drcil.sklearn")
         with pytest.raises(ImportError, match=r"pip install 'drcil\[sklearn\]'"):
             __import__("drcil.sklearn")
+
+
+def test_names_may_come_as_objects_time_and_again() -> None:
+    """As the columns of a table do."""
+    classifier = IncrementalClassifier(**BRIEF)
+    for numbers in ((0, 1), (2, 3), (1, 2)):
+        rows, labels = digits(*numbers)
+        classifier.partial_fit(rows, np.array([f"digit {label}" for label in labels], dtype=object))
+    assert classifier.classes_.tolist() == [f"digit {number}" for number in range(4)]
+    assert set(classifier.predict(digits(0, 3)[0])) <= set(classifier.classes_)

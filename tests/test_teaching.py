@@ -188,7 +188,8 @@ def test_a_place_where_nothing_was_learnt_goes_before_another_process_may_enter_
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", look)
-    assert main(["learn", str(place), str(tmp_path / "nowhere"), *SMALL]) == 2
+    (tmp_path / "empty").mkdir()
+    assert main(["learn", str(place), str(tmp_path / "empty"), *SMALL]) == 2
     assert held == [1] and not place.exists()
 
 
@@ -374,3 +375,50 @@ def test_a_run_goes_on_as_a_model_that_carries_its_images(tmp_path: Path, capsys
     usage = learner.model.usage
     assert usage is not None and usage.images == (0, 0, 22, 22) and usage.held == (0, 0, 2, 2)
     assert main(["learn", str(model), str(folder(tmp_path / "again", 0)), "--known", "refresh", *SMALL, "--quiet"]) == 0
+
+
+def test_what_lies_in_a_class_and_is_no_image_by_its_name_is_told(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = folder(tmp_path / "more", 2)
+    inside = more / sorted(STREAM[2].classes)[0]
+    for number in range(3):
+        (inside / f"IMG_{number}.HEIC").touch()
+    assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 0
+    assert f"IMG_0.HEIC and 2 more were left out of {inside}" in capsys.readouterr().err
+
+
+def test_a_model_among_its_images_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = folder(tmp_path / "images", 0)
+    assert main(["learn", str(images / "model"), str(images), *OPTIONS, *QUICK, *SMALL]) == 2
+    assert "would lie within" in capsys.readouterr().err and not (images / "model").exists()
+    assert main(["learn", str(tmp_path / "a" / "b" / "model"), str(tmp_path / "nowhere"), *SMALL]) == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_first_lesson_that_was_stopped_is_no_model_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("drcil.teaching.learn.add_version", stop)
+    images, model = folder(tmp_path / "images", 0), str(tmp_path / "model")
+    assert main(["learn", model, str(images), *OPTIONS, *QUICK, *SMALL, "--quiet"]) == 130
+    capsys.readouterr()
+    for verb in (["info", model], ["predict", model, str(images)]):
+        assert main(verb) == 2
+        assert "its first lesson was stopped, and goes on with the same 'drcil learn'" in capsys.readouterr().err
+
+
+def test_names_are_lines_and_what_is_forgotten_is_forgotten_once(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = drcil.load(model, device="cpu").classes[:2]
+    assert main(["rename", str(model), first, "a\nb"]) == 2
+    assert "the new name is one line without control characters" in capsys.readouterr().err
+    assert main(["rename", str(model), first, " cafe\u0301 "]) == 0
+    assert main(["forget", str(model), second, second]) == 0
+    learner = drcil.load(model, device="cpu")
+    assert learner.classes[0] == "caf\u00e9" and second not in learner.classes
+    assert learner.model.usage is not None and learner.model.usage.changes[-1].classes == (second,)

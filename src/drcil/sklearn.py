@@ -129,11 +129,11 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         (rows, labels), shape = self._rows(X, afresh, y)
         check_classification_targets(labels)
         brought = np.unique(labels)
-        known = np.array([] if afresh else self._labels)
+        known = np.array([]) if afresh else np.array(self._labels, dtype=self.classes_.dtype)
         if classes is not None and not np.isin(brought, classes).all():
             strange = brought[~np.isin(brought, classes)]
             raise WrongValueError(f"label '{strange[0]}' is not among the classes that were given")
-        if len(known) and (known.dtype.kind in "US") != (brought.dtype.kind in "US"):
+        if len(known) and isinstance(known.tolist()[0], str) != isinstance(brought.tolist()[0], str):
             raise WrongTypeError(f"label '{brought[0]}' ({brought.dtype}) does not go with those known ({known.dtype})")
         if afresh:
             self.image_shape_, self.pixel_range_ = shape, self._range(rows)

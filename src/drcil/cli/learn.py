@@ -176,8 +176,11 @@ def _require_unchanged(model: Path, given: dict[str, Any]) -> None:
 
 def _tell(path: Path, lesson: Lesson, *, json: bool) -> None:
     """What was learnt, and how well it is known."""
-    for file in lesson.skipped:
+    for file in lesson.found.skipped:
         warn(f"{file} cannot be read as an image and was left out")
+    for directory, count, name in lesson.found.ignored:
+        what = f"{name} and {count - 1} more were" if count > 1 else f"{name} was"
+        warn(f"{what} left out of {directory}: images lie in CLASS/ and have endings such as .jpg or .png")
     model = lesson.model
     if json:
         usage = None

@@ -89,6 +89,8 @@ def predict(
                 print(f"drcil: {answer.file} cannot be read as an image: {answer.why}", file=sys.stderr)
             else:
                 print(write(answer, answer.probability >= threshold))
+                # At once: whoever reads along may have had enough.
+                require_printed()
     require_printed()
     if failed:
         print(f"drcil: {failed} file{'s' if failed > 1 else ''} could not be read", file=sys.stderr)
@@ -127,7 +129,7 @@ def _found(places: Iterable[Path]) -> Iterator[Path]:
 
     for place in places:
         if place == _LIST:
-            yield from (Path(line.rstrip("\n")) for line in sys.stdin if line.strip())
+            yield from (Path(line.rstrip("\r\n")) for line in sys.stdin if line.strip())
         else:
             yield from picture_files(place)
 

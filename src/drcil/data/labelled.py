@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,10 @@ from ..arguments import path as given_path
 from ..errors import UserError
 from ..reading import TEXT_LIMIT, read_bytes
 from .datasets.folder import image_set, require_classes
-from .labels import class_names
+from .labels import class_names, normal, one_line
 from .own import images_from
 from .sources.decode import STANDARD
-from .sources.filelist import FileList, directory_names
+from .sources.filelist import FileList, directory_names, image_names, other_names
 from .sources.files import FileSource, damaged
 from .sources.imageset import ImageSet
 
@@ -26,11 +27,14 @@ FILE, LABEL = ("file", "path", "image", "filename"), ("label", "class", "categor
 
 
 class Labelled(NamedTuple):
-    """Images labelled by position among the names of their classes. Files that cannot be read are left out."""
+    """Images labelled by position among the names of their classes."""
 
     images: ImageSet
     classes: tuple[str, ...]
     skipped: tuple[str, ...]
+    """Files that cannot be read as images."""
+    ignored: tuple[tuple[str, int, str], ...] = ()
+    """Directories with things in them that were not looked at: how many, and the name of one."""
 
 
 def named_images(images: Any, labels: Any, size: int | None = None, channels: int | None = None) -> Labelled:
@@ -70,7 +74,17 @@ def _of_folder(place: Path, size: int, channels: int) -> Labelled:
     require_classes(place, classes)
     images = image_set(place, classes, size, channels)
     assert isinstance(images.source, FileSource)
-    return Labelled(images, tuple(classes), images.source.skipped)
+    return Labelled(images, tuple(map(normal, classes)), images.source.skipped, tuple(_ignored(place, classes)))
+
+
+def _ignored(place: Path, classes: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """What people may have meant to be images: beside the class directories, or in them by another name."""
+    for directory, others in (
+        (place, image_names(place)),
+        *((place / name, other_names(place / name)) for name in classes),
+    ):
+        if others:
+            yield str(directory), len(others), others[0]
 
 
 def _of_table(table: Path, size: int, channels: int) -> Labelled:
@@ -119,7 +133,8 @@ def _rows(table: Path) -> list[tuple[int, str, str]]:
     for line, row in lines[1:]:
         if len(row) != len(header) or not all(row[column].strip() for column in columns):
             raise UserError(f"{table}, line {line}: expected {', '.join(header)}, but it is '{','.join(row)}'")
-        rows.append((line, row[columns[0]].strip(), row[columns[1]].strip()))
+        label = one_line(f"{table}, line {line}: a label", row[columns[1]])
+        rows.append((line, row[columns[0]].strip(), label))
     if not rows:
         raise UserError(f"{table} has no row below its header")
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,19 @@ def class_names(labels: Any, images: int | None = None) -> list[str]:
 def class_name(label: Any, place: int) -> str:
     """The name of one class; ``place``: of the image that it is given for, to find it by."""
     where = f"the class name of image {place}"
-    return text(where, label) if isinstance(label, str) else str(class_number(label, where))
+    return normal(text(where, label)) if isinstance(label, str) else str(class_number(label, where))
+
+
+def normal(name: str) -> str:
+    """The one form of a name that can be written in several, such as letters with accents."""
+    return unicodedata.normalize("NFC", name)
+
+
+def one_line(where: str, name: str) -> str:
+    """A name that can stand in a line, in its normal form and without spaces around it."""
+    if any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in name):
+        raise WrongValueError(f"{where} is one line without control characters, not {shown(name)}")
+    return normal(name.strip())
 
 
 def class_number(label: Any, where: str) -> int:

@@ -75,9 +75,11 @@ def require_possible(place: Path, format: str | None, quantize: str | None) -> s
 
 
 def _named(format: str | None, place: Path) -> str:
-    if format is not None:
-        return one_of("format", format, FORMATS)
     name = next((name for name, known in FORMATS.items() if known.suffix == place.suffix), None)
+    if format is not None:
+        if name not in (None, one_of("format", format, FORMATS)):
+            raise UserError(f"'{place.name}' is named as the format '{name}', and '{format}' was asked for; choose one")
+        return format
     if name is None:
         endings = ", ".join(known.suffix for known in FORMATS.values())
         raise UserError(f"'{place.name}' does not tell a format; give one, or a name that ends in {endings}")

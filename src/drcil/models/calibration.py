@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 BINS = 15
-_RANGE = 1e6
-"""How far T may lie from the spread of the scores, either way."""
+_SHARPEST, _FLATTEST = 1e-6, 100.0
+"""The bounds of T, in spreads of the scores. Beyond the upper one 32 bits would not tell probabilities apart."""
 _HALVINGS = 40
 _FOLDS = 5
 """Groups of images: each is judged by a temperature that was fitted on the others."""
@@ -66,7 +66,7 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     target = torch.full_like(values, doubt / (classes - 1))
     target.scatter_(1, labels[:, None], 1 - doubt)
     aim = (target * values).sum(dim=1).mean()
-    low, high = 1 / (spread * _RANGE), _RANGE / spread
+    low, high = 1 / (spread * _FLATTEST), 1 / (spread * _SHARPEST)
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         slope = ((values * middle).softmax(dim=1) * values).sum(dim=1).mean() - aim

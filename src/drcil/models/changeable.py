@@ -32,7 +32,7 @@ class Changeable(Holder):
         Layers that all classes share stay as they are, with what they learnt from images of these classes.
         """
         self._require_learnt("forget")
-        names = class_names([classes] if isinstance(classes, str) else classes)
+        names = list(dict.fromkeys(class_names([classes] if isinstance(classes, str) else classes)))
         with self._all_or_nothing():
             started = time.monotonic()
             forget_classes(self.model, names)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ..arguments import text
+from ..data.labels import normal, one_line
 from ..disk import share_file
 from ..errors import UserError, unknown
 from .exemplars import EXEMPLARS
@@ -16,9 +17,11 @@ from .state import parse_state, write_state
 
 def rename_class(model: Model, old: str, new: str) -> None:
     """Call a class of a model by another name."""
+    old = old if old in model.classes else normal(old)
     if old not in model.classes:
         raise unknown("class", old, model.classes)
-    if text("the new name", new) in model.classes:
+    new = one_line("the new name", text("the new name", new))
+    if new in model.classes:
         raise UserError(f"there is a class '{new}' already; every class needs a name of its own")
     model.classes = tuple(new if name == old else name for name in model.classes)
     if model.usage is not None:

@@ -27,6 +27,8 @@ from .usage import Usage
 
 FORMAT = 4
 STATE, WEIGHTS, MEMORY, HELD = "state.json", "method.safetensors", "memory.safetensors", "held.safetensors"
+LEARNING = "learning"
+"""Where a model that changes keeps what it is learning."""
 TASKS = "tasks"
 """Where a run keeps a model for each finished task."""
 OF_A_RUN = frozenset({"run", "data_digest", "previous", "stream_tasks", "versions", "task"})
@@ -141,6 +143,8 @@ def read_state(directory: Path) -> dict[str, Any]:
     path = directory / STATE
     if not is_file(path):
         why = f"it has no {STATE}" if os.path.isdir(directory) else "there is no such directory"
+        if os.path.isdir(directory / LEARNING):
+            why = "its first lesson was stopped, and goes on with the same 'drcil learn'"
         raise UserError(f"{directory} is not a model: {why}")
     state = read_json(path)
     found = state.get("format") if isinstance(state, dict) else None

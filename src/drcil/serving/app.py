@@ -210,8 +210,10 @@ async def _told(request: Request, error: Exception) -> Response:
 async def _misused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        said = f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}"
-        return JSONResponse({"error": f"the request cannot be used: {said}"}, 400)
+        where, why = ".".join(map(str, first["loc"][1:])), first["msg"]
+        if "UploadFile" in why:
+            why = "a file is needed, sent as multipart/form-data with a file name"
+        return JSONResponse({"error": f"the request cannot be used: {where}: {why}"}, 400)
     return JSONResponse({"error": str(error)}, 400)
 
 

@@ -42,7 +42,7 @@ class Guard:
         """
         self._app, self._rules, self._limits, self._metrics = app, rules, limits, metrics
         self._sizes, self._engaged = sizes, engaged
-        self.waiting = 0
+        self.waiting, self._waiting_bytes = 0, 0
         metrics.gauge("drcil_waiting", "Requests with images that are answered or wait.", lambda: self.waiting)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,23 +72,27 @@ class Guard:
         headers, method = Headers(scope=scope), scope["method"]
         refusal = self._rules.refusal(method, scope["path"], headers)
         if refusal is None and method == "POST" and self.waiting >= self._limits.waiting:
-            refusal = Refusal(503, "the server is busy; try again in a moment", _SOON)
+            refusal = _busy()
         if refusal is None and method == "POST" and scope["path"] in self._engaged:
             refusal = self._engaged[scope["path"]]()
         most = self._sizes.get(scope["path"], MB)
-        if refusal is None and _announced(headers) > most:
+        announced = _announced(headers)
+        size = most if announced is None else announced
+        if refusal is None and announced is not None and announced > most:
             refusal = _too_large(most)
+        if refusal is None and method == "POST" and self._waiting_bytes + size > self._limits.waiting_bytes:
+            refusal = _busy()
         if refusal is not None:
             said = JSONResponse({"error": refusal.detail}, refusal.status_code, refusal.headers)
             await said(scope, receive, send)
         elif method != "POST":
             await self._app(scope, receive, send)
         else:
-            self.waiting += 1
+            self.waiting, self._waiting_bytes = self.waiting + 1, self._waiting_bytes + size
             try:
                 await self._app(scope, self._bounded(receive, most), send)
             finally:
-                self.waiting -= 1
+                self.waiting, self._waiting_bytes = self.waiting - 1, self._waiting_bytes - size
 
     def _bounded(self, receive: Receive, most: int) -> Receive:
         """The request as it arrives, unless it is too large or too slow, whatever it announced."""
@@ -113,9 +117,14 @@ class Guard:
         return bounded
 
 
-def _announced(headers: Headers) -> int:
-    given = headers.get("content-length", "0")
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else 0
+def _announced(headers: Headers) -> int | None:
+    """The bytes that a request says it has; None: it does not say."""
+    given = headers.get("content-length", "")
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else None
+
+
+def _busy() -> Refusal:
+    return Refusal(503, "the server is busy; try again in a moment", _SOON)
 
 
 def _too_large(most: int) -> Refusal:

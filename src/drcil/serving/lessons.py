@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from ..errors import UserError
 from ..plugins import VARIABLE, named_plugins
 from .collection import Collection, Item
 from .current import Current
@@ -24,6 +23,8 @@ State = Literal["idle", "learning", "loading", "learnt", "failed", "stopped"]
 _ALIVE = 15.0
 """Seconds without news after which those who watch are told that there are none."""
 _GOODBYE = 3.0
+_LONGEST_LINE = 2**20
+"""Bytes of what the process that learns says at a time."""
 
 
 class Status(BaseModel):
@@ -112,21 +113,31 @@ class Lessons:
             self.watched -= 1
 
     async def _taught(self, items: list[Item], keep: set[Item]) -> None:
-        table = self._collection.table(items)
+        table: Path | None = None
         try:
+            table = self._collection.table(items)
             failure = await self._learnt(table)
             if failure is None:
-                await self._become(state="loading", share=1.0, left=None)
-                await self._current.renew()
                 keep = set()
-        except (UserError, OSError) as error:
-            failure = str(error)
+                await self._become(state="loading", share=1.0, left=None)
+                failure = await self._loaded()
+        except Exception as error:  # Whatever it is, another lesson must be possible.
+            failure = _reason(error)
         finally:
-            table.unlink(missing_ok=True)
+            if table is not None:
+                table.unlink(missing_ok=True)
             self._collection.remove(item for item in items if item not in keep)
         ended: State = "learnt" if failure is None else "stopped" if self._stopped else "failed"
         self._metrics.count("drcil_lessons_total", outcome=ended)
         await self._become(state=ended, left=None, stage=None, why=failure if ended == "failed" else None)
+
+    async def _loaded(self) -> str | None:
+        """Why what was learnt cannot be used yet; None if it can."""
+        try:
+            await self._current.renew()
+        except Exception as error:
+            return f"it was learnt, but cannot be loaded: {_reason(error)}"
+        return None
 
     async def _learnt(self, table: Path) -> str | None:
         """Why it was not learnt; None if it was."""
@@ -140,6 +151,7 @@ class Lessons:
             *(sys.executable, "-P", "-m", "drcil.serving.pupil", json.dumps(order)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE,
             start_new_session=True,
             env=environment(**{VARIABLE: os.pathsep.join(named_plugins())}),
         )
@@ -147,14 +159,19 @@ class Lessons:
             self._end()
         failure: str | None = None
         assert process.stdout is not None
-        async for line in process.stdout:
-            said = _parsed(line)
-            if said.get("event") == "progress":
-                await self._become(stage=said["stage"], share=said["share"], left=said["left"])
-            elif said.get("event") == "failed":
-                failure = said["why"]
-        code = await process.wait()
-        self._process = None
+        try:
+            async for line in process.stdout:
+                said = _parsed(line)
+                if said.get("event") == "progress":
+                    await self._become(stage=said["stage"], share=said["share"], left=said["left"])
+                elif said.get("event") == "failed":
+                    failure = said["why"]
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            code = await process.wait()
+            self._process = None
         return failure or (None if code == 0 else f"the process that learns ended with code {code}")
 
     def _end(self) -> None:
@@ -169,6 +186,10 @@ class Lessons:
     async def _tell(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

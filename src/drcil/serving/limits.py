@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 
+from ..data.labels import normal
+
 MB = 10**6
 _LONGEST_NAME = 100
 """Characters of the name of a class."""
@@ -29,6 +31,8 @@ class Limits:
     """Corrected images that are kept."""
     waiting: int = 32
     """Requests with images that are answered or wait at a time."""
+    waiting_bytes: int = 1000 * MB
+    """Of all of them together."""
     listeners: int = 16
     """Clients that watch the learning."""
     upload_seconds: float = 60.0
@@ -46,7 +50,7 @@ class Refusal(HTTPException):
 
 def class_label(given: str) -> str:
     """A name for a class: a line of printable text. It is a label only, never part of a path."""
-    name = given.strip()
+    name = normal(given.strip())
     if not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise Refusal(400, f"the name of a class is one line of 1 to {_LONGEST_NAME} printable characters")
     return name

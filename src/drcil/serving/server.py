@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
@@ -39,6 +40,8 @@ def guarded(desk: Desk) -> Guard:
 
 def serve(desk: Desk, opened: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Answer until the process is told to stop."""
+    # What is wrong with a request is told to whoever sent it.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     asyncio.run(_served(desk, opened, ready))
 
 

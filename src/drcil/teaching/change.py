@@ -9,11 +9,12 @@ from ..disk import remove_directory
 from ..learner import Learner
 from ..models.directory import read_model
 from ..models.naming import write_renamed
+from ..models.state import LEARNING
 from ..models.versions import add_version, changing, current_version, purge, require_kept
 from ..models.versions import undo as earlier
 from .card import write_card
 from .history import without_forgotten
-from .learn import LEARNING, write_version
+from .learn import write_version
 
 
 def rename(path: Path, old: str, new: str) -> None:

@@ -24,15 +24,13 @@ from ..learner import Learner
 from ..models.directory import model_at, read_model, write_model
 from ..models.model import Model
 from ..models.own_task import More
-from ..models.state import STATE
+from ..models.state import LEARNING, STATE
 from ..models.versions import LOCK, VERSIONS, add_version, changing, current_version, is_versioned
 from ..reading import is_file
 from ..train import EngineSettings, Journal, Listener
 from ..train.events import Event
 from .card import write_card
 
-LEARNING = "learning"
-"""Where a model keeps what it is learning."""
 Known = Literal["refuse", "skip", "refresh"]
 Showing = Callable[[Sequence[Sequence[int]]], AbstractContextManager[Listener]]
 """Makes a listener for work that was planned: image-epochs by task and stage."""
@@ -46,8 +44,8 @@ class Lesson:
     new: tuple[str, ...]
     refreshed: tuple[str, ...]
     """Known classes of which it learnt more."""
-    skipped: tuple[str, ...]
-    """Files that cannot be read as images."""
+    found: Labelled
+    """What it was taught from."""
 
 
 def learn(
@@ -70,6 +68,7 @@ def learn(
     ``settling`` is called when all is learnt, before the model becomes what it learnt.
     Known classes are refreshed after the new ones were learnt: balancing then sees all classes, and has the last word.
     """
+    _require_apart(path, place)
     _require_place(path)
     new_place = not os.path.lexists(path)
     with changing(path), _leaving_nothing(path) if new_place else nullcontext():
@@ -86,7 +85,7 @@ def learn(
         more = _more(learner, old, validation) if old.classes else None
         if task is None and more is None:
             assert model is not None
-            return Lesson(model, (), (), found.skipped)
+            return Lesson(model, (), (), found)
         with showing(learner.planned(task, more)) as listener:
             relay.listener = listener
             if task is not None:
@@ -96,7 +95,7 @@ def learn(
         settling()
         add_version(path, lambda directory: write_version(learner, directory))
         remove_directory(path / LEARNING)
-    return Lesson(learner.model, new.classes, more.classes(learner.classes) if more else (), found.skipped)
+    return Lesson(learner.model, new.classes, more.classes(learner.classes) if more else (), found)
 
 
 @contextmanager
@@ -125,6 +124,14 @@ class _Relay:
     def __call__(self, event: Event) -> None:
         if self.listener is not None:
             self.listener(event)
+
+
+def _require_apart(path: Path, place: Path) -> None:
+    """Images that are there, and a model that is not among them: every directory beside them is taken for a class."""
+    if not os.path.lexists(place):
+        raise UserError(f"there is no folder and no CSV file {place}")
+    if os.path.isdir(place) and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(place)):
+        raise UserError(f"{path} would lie within {place}, whose directories are classes; choose another place for it")
 
 
 def _require_place(path: Path) -> None:
@@ -166,7 +173,7 @@ def _of(found: Labelled, classes: Sequence[str]) -> Labelled:
     """The images of some classes."""
     numbers = np.array([classes.index(name) if name in classes else -1 for name in found.classes], dtype=np.int64)
     labels = numbers[found.images.labels]
-    return Labelled(found.images.relabel(labels).subset(labels >= 0), tuple(classes), found.skipped)
+    return found._replace(images=found.images.relabel(labels).subset(labels >= 0), classes=tuple(classes))
 
 
 def _files(found: Labelled) -> tuple[list[str], list[str]]:

@@ -13,13 +13,13 @@ and ``drcil data check`` finds them all.
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import UserError
+from ..labels import normal, one_line
 from ..sources.decode import STANDARD
 from ..sources.filelist import directory_names, is_text
 from ..sources.files import FileSource, damaged
@@ -66,7 +66,7 @@ def load_folder(place: str | Path, root: Path | None = None, image_size: int | N
         everything = image_set(path, classes, size)
         assert isinstance(everything.source, FileSource)
         train, test = set_aside(everything, classes, everything.source.files.encoded(everything.rows))
-    return Dataset(f"folder:{path}", tuple(classes), train, test, SPEC)
+    return Dataset(f"folder:{path}", tuple(map(normal, classes)), train, test, SPEC)
 
 
 def require_classes(path: Path, directories: Sequence[str], expected: str = "PATH/CLASS/images") -> None:
@@ -104,7 +104,7 @@ def _require_distinct(root: Path, classes: Sequence[str]) -> None:
     for name in classes:
         if not is_text(name):
             raise UserError(f"the name of the class directory {os.fsencode(name)!r} in {root} is not UTF-8; rename it")
-        form = unicodedata.normalize("NFC", name)
+        form = one_line(f"the name of a class directory in {root}", name)
         if form in seen:
             raise UserError(f"{root} has two class directories '{form}', of different Unicode form; rename one")
         seen.add(form)

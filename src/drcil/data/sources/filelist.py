@@ -119,6 +119,11 @@ def image_names(directory: Path) -> list[str]:
     return _names(directory, lambda entry: entry.name.lower().endswith(SUFFIXES) and not _is_directory(entry))
 
 
+def other_names(directory: Path) -> list[str]:
+    """The names of everything else in a directory, directories included, sorted; hidden ones are left out."""
+    return _names(directory, lambda entry: not entry.name.lower().endswith(SUFFIXES) or _is_directory(entry))
+
+
 def directory_names(directory: Path) -> list[str]:
     """The names of the directories in a directory, sorted; hidden ones are left out."""
     return _names(directory, lambda entry: entry.is_dir())
