@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -109,7 +110,8 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
         with _terminable():
             _require_filled(arguments)
             _require_place()
-            code = _command(app)([*arguments], prog_name=app.info.name, standalone_mode=False)
+            command = _command(app, arguments[0] if arguments else "")
+            code = command([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
         return _complain(error, FAILED if isinstance(error, FaultError) else MISUSED)
     except UsageError as error:
@@ -136,8 +138,14 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     return _complain("stopped", STOPPED) if code == STOPPED else int(code or 0)
 
 
-_command = functools.cache(typer.main.get_command)
-"""What typer makes of the verbs and their options; once, for those who run several commands in a process."""
+@functools.cache
+def _command(app: typer.Typer, verb: str) -> Callable[..., Any]:
+    """What typer makes of a verb and its options, or of all verbs, which takes longer; once in a process."""
+    only = [one for one in app.registered_commands if verb == (one.name or getattr(one.callback, "__name__", None))]
+    if only:
+        app = copy.copy(app)
+        app.registered_commands, app.registered_groups = only, []
+    return typer.main.get_command(app)
 
 
 def _require_filled(arguments: Sequence[str]) -> None:
