@@ -322,6 +322,13 @@ CASES = [
 ]
 
 
+NETS = (
+    "mafdrc", "mafdrc-text", "mafdrc-vit", "bic", "der", "dytox", "foster", "foster-b4", "icarl", "lucir", "podnet",
+    "ranpac", "simplecil", "replay",
+)  # fmt: skip
+"""Methods whose folded nets differ. Those of all others are built like one of them."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value))
 def test_every_method_is_exported_and_agrees_with_predict(name: str, options: dict[str, Any], tmp_path: Path) -> None:
@@ -345,12 +352,15 @@ def test_every_method_is_exported_and_agrees_with_predict(name: str, options: di
         Image.fromarray(pixels if channels == 3 else pixels[..., 0]).resize(size).save(files[-1])
     learner.save(tmp_path / "model")
     expected = probabilities(tmp_path / "model", files)
-    session = onnxruntime.InferenceSession(drcil.export(learner, tmp_path / "x.onnx").file)
+    session = None
+    if name in NETS:
+        session = onnxruntime.InferenceSession(drcil.export(learner, tmp_path / "x.onnx").file)
     program = torch.export.load(drcil.export(learner, tmp_path / "x.pt2").file).module()
     net = rebuilt(drcil.export(learner, tmp_path / "x.safetensors").file)
     for image, own in zip(arrays(files), expected, strict=True):
         batch = image.reshape(1, *image.shape[:2], channels)
-        np.testing.assert_allclose(session.run(None, {"images": batch})[0][0], own, atol=BOUND)
+        if session is not None:
+            np.testing.assert_allclose(session.run(None, {"images": batch})[0][0], own, atol=BOUND)
         for module in (program, net):
             np.testing.assert_allclose(module(torch.from_numpy(batch.copy()))[0].numpy(), own, atol=BOUND)
 
