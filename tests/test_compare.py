@@ -621,6 +621,7 @@ def test_one_that_fails_leaves_the_others_whole(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "runs" / "icarl-digits-b0-5-seed0").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_begins_runs_that_anyone_can_resume(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

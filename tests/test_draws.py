@@ -96,6 +96,7 @@ def test_an_image_is_seen_through_another_crop_each_time_it_is_taken(kind: str, 
         assert len(set(taken)) == len(taken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "arrays", "both"])
 @pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2}, {"cache": "1MB"}, {"workers": 2, "cache": "1MB"}])
 def test_neither_workers_nor_a_cache_change_a_view(

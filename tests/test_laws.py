@@ -98,6 +98,7 @@ def outsiders(monkeypatch: pytest.MonkeyPatch) -> None:
         method(kind.__name__, paper="none", year=2026, recipe="replay")(kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "law", "sentence"),
     [

@@ -108,6 +108,7 @@ def test_stopped_anywhere_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", TABLE_3)
 def test_the_methods_of_the_published_table_learn_such_a_stream(method: str, tmp_path: Path) -> None:
     settings = make_settings(method=method, stream=STREAM, tasks=2, epochs_scale=0.01, engine={"device": "cpu"})

@@ -31,19 +31,17 @@ KEYS = {
 COMBINED = ("lucir", "podnet", "mafdrc", "mecdrc", "bic", "foster", "dytox")
 
 
-SIMPLE = ("finetune", "joint", "mdt", "maf-vit", "mafdrc-vit", "maf", "mec", "wa", "eeil", "der", "podnet")
-"""What they are made of, others have too, or tests of their own try."""
+QUICK = ("mafdrc", "icarl", "bic", "foster", "simplecil")
+"""Teachers and a residual head; means; images held back; two nets and their compression; no training at all."""
 
 
 def once_of_each_kind() -> Iterator[object]:
-    """All methods. Names for combinations of what other names have are slow, but for three; so are simple ones."""
-    yield "eeil+two-stage"  # The add-on, and all of eeil.
-    for name in COMBINED:
+    """All methods, and the add-on. All but a few are slow."""
+    for name in ("eeil", *COMBINED):
         yield pytest.param(f"{name}+two-stage", marks=pytest.mark.slow)
     for name, spec in METHODS.items():
         if spec.alias_of is None:
-            fast = (not spec.presets and name not in SIMPLE) or name in ("mafdrc", "mecdrc")
-            yield pytest.param(name, marks=() if fast else pytest.mark.slow)
+            yield pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", params=once_of_each_kind())

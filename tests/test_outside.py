@@ -77,6 +77,7 @@ def result(run: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_uses_it_and_keeps_its_name(shop: Path) -> None:
     found = result(shop / "r")
     assert found["complete"] and found["settings"]["backbone"] == "small-cnn" and found["settings"]["augment"] == "roll"
@@ -98,6 +99,7 @@ def test_a_run_and_a_model_are_evaluated_with_it(what: str, shop: Path) -> None:
     assert "needs the plugin" in complaint(*words, cwd=shop)
 
 
+@pytest.mark.slow
 def test_a_model_names_the_plugin_that_is_missing(shop: Path, tmp_path: Path) -> None:
     model = shutil.copytree(shop / "r" / "tasks" / "02", tmp_path / "model")
     state = json.loads((model / "state.json").read_text())

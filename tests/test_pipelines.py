@@ -115,6 +115,7 @@ def test_mafdrc_is_well_ahead_of_replay(digits: Stream) -> None:
     assert accuracy["mafdrc"] > accuracy["replay"] + 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("head", ["drc", "norm"])
 def test_each_pipeline_learns_with_a_normalised_classifier(pipeline: str, head: str, digits: Stream) -> None:

@@ -173,6 +173,7 @@ def test_what_drcil_registers_is_its_own_whoever_imports_it(room: Path) -> None:
     assert python(room, f"{use('mine')}{show}print(METHODS.origin('mine'))") == "{None}\nmine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["drcil.methods.spec:METHODS", "drcil.heads.base:HEADS"])
 def test_a_name_of_drcil_cannot_be_taken(room: Path, first: str) -> None:
     """Neither where drcil's own comes first nor where the plugin is imported before drcil's methods are."""
@@ -186,6 +187,7 @@ def test_a_name_of_drcil_cannot_be_taken(room: Path, first: str) -> None:
     assert "method 'icarl' is registered twice" in said and "drcil" in said and "'mine'" in said
 
 
+@pytest.mark.slow
 def test_a_name_that_is_missing_does_not_stay_in_the_way(room: Path) -> None:
     code = use("absent") + "from drcil.methods import METHODS\n"
     look = "try: METHODS['replay']\nexcept Exception as error: print(error)\n"

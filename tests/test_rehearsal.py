@@ -97,7 +97,8 @@ def noting(stages: list[StageWork]) -> Any:
     return listener
 
 
-@pytest.mark.parametrize("memory", ["30", pytest.param("3/class", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["30", "3/class"])
 @pytest.mark.parametrize(("name", "given"), VARIANTS, ids=lambda value: value if isinstance(value, str) else str(value))
 def test_what_is_rehearsed_is_trained(name: str, given: dict[str, Any], memory: str) -> None:
     if METHODS[name].build.memory:

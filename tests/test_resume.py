@@ -173,7 +173,8 @@ def test_snapshots_keep_optimisers_hooks_and_branches(optimizer: str, tmp_path: 
     assert_same(outcome(tmp_path / "whole"), outcome(tmp_path / "stopped"))
 
 
-@pytest.mark.parametrize("method", ["icarl", pytest.param("mafdrc", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["icarl", "mafdrc"])
 def test_mixed_precision_resumes_too(method: str, tmp_path: Path) -> None:
     """Training, herding, class means and evaluation through bfloat16; what is kept is in single precision."""
     options = {"tasks": 2, "engine": {**ENGINE, "precision": "bf16-mixed"}}
@@ -320,6 +321,7 @@ def photographs(tmp_path: Path) -> Path:
     return tmp_path / "photographs"
 
 
+@pytest.mark.slow
 def test_loading_workers_make_no_difference(photographs: Path, tmp_path: Path) -> None:
     outcomes = []
     for workers in (0, 1, 2):

@@ -44,6 +44,7 @@ SETTINGS = make_settings(
 )
 
 
+@pytest.mark.slow
 def test_settings_survive_the_disk(tmp_path: Path) -> None:
     settings = make_settings(
         method="replay",

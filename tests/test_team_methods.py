@@ -34,11 +34,11 @@ def learnt(method: str) -> dict[str, Any]:
         }
 
 
-QUICK = ("mafdrc", "icarl", "lucir")
-"""A residual head and teachers; a memory and its means; a term over part of a batch."""
+QUICK = ("mafdrc",)
+"""A residual head, teachers and a memory."""
 
 
-THREE = (*QUICK, "bic", "podnet", "der", "foster", "dytox")
+THREE = (*QUICK, "icarl", "lucir", "bic", "podnet", "der", "foster", "dytox")
 """Also in three: stages of every kind."""
 
 

@@ -29,6 +29,7 @@ def make_learner(method: str, epochs_scale: float, settings: dict[str, Any], **o
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "epochs_scale"), [("replay", 0.1), ("mafdrc", 0.2), ("lucir", 0.1), ("der", 0.1)])
 def test_methods_learn_with_tokens_and_their_models_are_saved(method: str, epochs_scale: float, tmp_path: Path) -> None:
     stream = drcil.stream("digits-b0-5")
