@@ -318,7 +318,6 @@ CASES = [
     ("replay+two-stage", {}),
     ("mafdrc", {"backbone": "timm:mobilenetv2_050"}),
     ("simplecil", {"backbone": "timm:vit_tiny_patch16_224", "freeze": "backbone"}),
-    ("mafdrc", {"backbone": "convit-digits"}),
 ]
 
 

@@ -125,7 +125,7 @@ def test_a_killed_process_is_resumed_bit_for_bit(method: str, stream: str, tmp_p
 
 
 KILLED = (
-    "lucir+two-stage", "mafdrc", "mdtdrc", "mecdrc", "icarl", "bic", "podnet", "der", "foster", "dytox", "ranpac",
+    "lucir+two-stage", "mafdrc", "mecdrc", "icarl", "bic", "podnet", "foster", "dytox", "ranpac",
 )  # fmt: skip
 """Stages of every kind. All other methods are stopped and resumed within a process (test_methods)."""
 
