@@ -88,7 +88,7 @@ def test_scores_that_mislead_end_as_good_as_guesses() -> None:
     labels = torch.arange(30) % 3
     scores = -5.0 * torch.nn.functional.one_hot(labels, 3)
     likely = (scores / fit_temperature(scores, labels)).softmax(dim=1)
-    assert torch.allclose(likely, torch.full_like(likely, 1 / 3), atol=1e-2)
+    assert torch.allclose(likely, torch.full_like(likely, 1 / 3), atol=1e-3)
 
 
 @given(st.integers(0, 1000), st.integers(1, 40), st.integers(2, 20))
@@ -111,4 +111,6 @@ def test_the_calibration_error_is_the_slow_formula(seed: int, count: int, bins: 
 def test_a_model_that_knows_nothing_still_ranks_by_its_scores(seed: int) -> None:
     scores, labels = drawn(seed, 1e9, count=60)
     likely = (scores.float() / fit_temperature(scores, labels)).softmax(dim=1)
-    assert torch.equal(likely.argsort(dim=1), scores.float().argsort(dim=1))
+    first, second = scores.topk(2, dim=1).values.unbind(1)
+    apart = first - second > 1e-3 * scores.abs().mean()
+    assert torch.equal(likely.argmax(dim=1)[apart], scores.argmax(dim=1)[apart])

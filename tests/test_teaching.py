@@ -39,6 +39,11 @@ def folder(place: Path, *tasks: int, count: int = 24) -> Path:
     return place
 
 
+def stop(*given: object, **named: object) -> None:
+    """In the place of something that is interrupted."""
+    raise KeyboardInterrupt
+
+
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two lessons, whose folders are gone."""
@@ -127,9 +132,6 @@ def test_killed_at_any_moment_it_is_the_old_model_and_goes_on(model: Path, tmp_p
 def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
     more = folder(tmp_path / "more", 2)
     with monkeypatch.context() as patch:
         patch.setattr("drcil.teaching.learn.add_version", stop)
@@ -148,9 +150,6 @@ def test_interrupted_it_says_how_to_go_on_and_starts_afresh_with_other_images(
 def test_interrupted_when_all_is_learnt_it_says_that_nothing_is_left_to_do(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
     more = folder(tmp_path / "more", 2)
     monkeypatch.setattr("drcil.teaching.learn.remove_directory", stop)
     assert main(["learn", str(model), str(more), *SMALL, "--quiet"]) == 130
@@ -162,9 +161,6 @@ def test_interrupted_when_all_is_learnt_it_says_that_nothing_is_left_to_do(
 def test_interrupted_before_the_first_snapshot_it_says_that_it_begins_anew(
     begun: bool, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
     more, place = folder(tmp_path / "more", 2), model if begun else tmp_path / "new"
     monkeypatch.setattr("drcil.report.progress.showing", stop)
     assert main(["learn", str(place), str(more), *([] if begun else OPTIONS), *SMALL]) == 130
@@ -200,9 +196,6 @@ def test_what_was_stopped_goes_on_under_the_same_options_only(tmp_path: Path, mo
 
         def listening(*given: object) -> AbstractContextManager[Listener]:
             return nullcontext(lambda event: steps.append(event) if isinstance(event, StepDone) else None)
-
-        def stop(*given: object, **named: object) -> None:
-            raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr("drcil.report.progress.showing", listening)
@@ -399,9 +392,6 @@ def test_a_model_among_its_images_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_a_first_lesson_that_was_stopped_is_no_model_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr("drcil.teaching.learn.add_version", stop)
     images, model = folder(tmp_path / "images", 0), str(tmp_path / "model")
     assert main(["learn", model, str(images), *OPTIONS, *QUICK, *SMALL, "--quiet"]) == 130

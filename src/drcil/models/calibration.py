@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 BINS = 15
-_SHARPEST, _FLATTEST = 1e-6, 100.0
-"""The bounds of T, in spreads of the scores. Beyond the upper one 32 bits would not tell probabilities apart."""
+_SHARPEST, _FLATTEST = 1e-6, 1e3
+"""The bounds of T, in spreads of the scores. Far beyond the upper one 32 bits would not tell probabilities apart."""
 _HALVINGS = 40
 _FOLDS = 5
 """Groups of images: each is judged by a temperature that was fitted on the others."""

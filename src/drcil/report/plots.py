@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
-from math import ceil, floor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +24,7 @@ from .colours import COLOURS, line_colours
 from .comparison import Summary
 from .figures import PLAIN, Shown, shown_of
 from .measured import Curves, SuiteReport
+from .spans import limits, reached
 
 PLOTS = "plots"
 """The directory of the plots of a report."""
@@ -123,29 +123,6 @@ def plot_files(names: Sequence[str]) -> dict[str, str]:
         own = (f"{PLOTS}/{words}{'' if number == 1 else f'-{number}'}.png" for number in count(1))
         files[name] = next(file for file in own if file not in files.values())
     return files
-
-
-def reached(values: Sequence[float | None], errors: Sequence[float | None] | None) -> list[float]:
-    """The ends of the band about a line: what an axis has to show.
-
-    >>> reached([90.0, None, 80.0], [1.0, None, 2.0]), reached([90.0], None)
-    ([89.0, 91.0, 78.0, 82.0], [90.0, 90.0])
-    """
-    pairs = zip(values, errors or [None] * len(values), strict=True)
-    return [end for value, error in pairs if value is not None for end in (value - (error or 0), value + (error or 0))]
-
-
-def limits(lowest: float, highest: float, percent: bool = True) -> tuple[float, float]:
-    """Of an axis on which values from the lowest to the highest are told apart.
-
-    >>> limits(21.0, 88.0), limits(72.31, 74.02), limits(30.0, 500.0, percent=False)
-    ((20, 90), (72, 75), (0, 525.0))
-    """
-    if not percent:
-        return (0, 1.05 * highest)
-    span = highest - lowest
-    step = 10 if span > 10 else 5 if span > 5 else 1
-    return (max(0, step * floor(lowest / step)), min(100, step * ceil((highest + step / 100) / step)))
 
 
 def mean_curves(summaries: Sequence[Summary]) -> list[Line]:

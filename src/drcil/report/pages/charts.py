@@ -9,7 +9,8 @@ from typing import Any
 from ..colours import line_colours
 from ..figures import figure_of, shown_of
 from ..measured import Curves
-from ..plots import curves, limits, reached
+from ..plots import curves
+from ..spans import limits, reached
 
 Rows = tuple[tuple[float, ...], ...]
 
