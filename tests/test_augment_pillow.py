@@ -12,9 +12,11 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from drcil.data.augment import build_augment
-from drcil.data.augment.colour import brightness, look_up
+from drcil.data.augment.colour import brightness
+from drcil.data.augment.operations import OperationSet
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import AUTO, CIFAR10, OPERATIONS, AutoAugment, magnitude
+from drcil.data.augment.tones import Toned, level_counts, look_up
 from drcil.data.datasets.cifar100 import SPEC
 
 GREY = (128, 128, 128)
@@ -62,8 +64,15 @@ def with_pillow(image: Image.Image, operation: str, value: float) -> Image.Image
     raise AssertionError(operation)
 
 
+def applied(operations: OperationSet, images: Tensor, chosen: Tensor, values: Tensor) -> Tensor:
+    """Each image after the operation of its number."""
+    toned = Toned(images)
+    operations.apply(toned, chosen, values)
+    return toned.settled()
+
+
 def ours(images: Tensor, operation: str, values: Tensor) -> Tensor:
-    return AUTO.apply(images, torch.full((len(images),), OPERATIONS.index(operation)), values)
+    return applied(AUTO, images, torch.full((len(images),), OPERATIONS.index(operation)), values)
 
 
 def reference(images: Tensor, operation: str, values: Tensor) -> Tensor:
@@ -92,7 +101,7 @@ def pictures(size: int) -> Tensor:
     return torch.cat([full, narrow, ramp, few, flat]).to(torch.uint8)
 
 
-@pytest.mark.parametrize("size", [16, 31, 32])
+@pytest.mark.parametrize("size", [16, 31, 32, 96])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_operation_equals_pillow(operation: str, size: int) -> None:
     images = pictures(size)
@@ -190,11 +199,35 @@ def test_one_look_up_serves_tables_of_different_operations() -> None:
     images = pictures(16)[:4]
     operations = ["invert", "equalize", "contrast", "posterize"]
     values = torch.tensor([0.0, 0.0, 1.6, 4.0], dtype=torch.float64)
-    together = AUTO.apply(images, torch.tensor([OPERATIONS.index(name) for name in operations]), values)
+    together = applied(AUTO, images, torch.tensor([OPERATIONS.index(name) for name in operations]), values)
     for i, name in enumerate(operations):
         assert torch.equal(together[i : i + 1], ours(images[i : i + 1], name, values[i : i + 1]))
     identity = torch.arange(256, dtype=torch.uint8).expand(4, 1, -1)
     assert torch.equal(look_up(images, identity), images)
+
+
+@pytest.mark.parametrize("size", [32, 96])
+def test_what_is_put_off_shows_as_if_done_at_once(size: int) -> None:
+    images = pictures(size).repeat(40, 1, 1, 1)
+    draw = torch.Generator().manual_seed(size)
+    turns = torch.randint(-1, len(OPERATIONS), (4, len(images)), generator=draw)
+    values = torch.empty(4, len(images), dtype=torch.float64)
+    for index, operation in enumerate(OPERATIONS):
+        values[turns == index] = both_signs(operation, 6)[0]
+    before, put_off, at_once = images.clone(), Toned(images), images
+    for operations, strengths in zip(turns, values, strict=True):
+        AUTO.apply(put_off, operations, strengths)
+        at_once = applied(AUTO, at_once, operations, strengths)
+    assert torch.equal(put_off.settled(), at_once)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("size", [16, 96])
+def test_levels_are_counted_as_numpy_counts_them(size: int) -> None:
+    images = pictures(size)
+    planes = images.flatten(2).flatten(0, 1).numpy()
+    counted = np.stack([np.bincount(plane, minlength=256) for plane in planes])
+    assert np.array_equal(level_counts(images).flatten(0, 1).numpy(), counted)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -11,7 +11,7 @@ from torch import Tensor
 from drcil.data.augment import build_augment
 from drcil.data.augment.randaugment import RandAugment, value_at
 from drcil.data.datasets import cifar100, digits
-from test_augment_pillow import difference, pictures
+from test_augment_pillow import applied, difference, pictures
 
 FILL = (129, 124, 112)
 """CIFAR-100's mean colour."""
@@ -55,7 +55,7 @@ def with_pillow(image: Image.Image, operation: str, value: float) -> Image.Image
 
 
 def ours(images: Tensor, operation: str, values: Tensor) -> Tensor:
-    return RAND.operations.apply(images, torch.full((len(images),), NAMES.index(operation)), values)
+    return applied(RAND.operations, images, torch.full((len(images),), NAMES.index(operation)), values)
 
 
 def reference(images: Tensor, operation: str, values: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Colour operations of AutoAugment and RandAugment, equal to Pillow's on 8-bit images.
 
 Most are *pointwise*: what becomes of a pixel depends on its value alone, once the image is known. They are written
-as tables, 256 entries per image and channel, so that images with different operations share one look-up. Values
-are one number per image, a float64 vector on the CPU.
+as tables, 256 entries per image and channel, so that images with different operations, and one operation after the
+other, share one look-up. Values are one number per image, a float64 vector on the CPU.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ import torch
 from torch import Tensor
 
 from .pixels import LEVELS, on_device_of, to_bytes
-
-
-def look_up(images: Tensor, tables: Tensor) -> Tensor:
-    """Replace every pixel by its entry in the table (N, C or 1, 256) of its image and channel."""
-    entries = tables.expand(-1, images.shape[1], -1)
-    return entries.gather(2, images.flatten(2).long()).view(images.shape)
+from .tones import Shown
 
 
 def blend(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
@@ -59,69 +54,62 @@ def sharpness(images: Tensor, factors: Tensor) -> Tensor:
     return blend(smooth, images, factors)
 
 
-def _levels(images: Tensor) -> Tensor:
-    return torch.arange(LEVELS, dtype=torch.int32, device=images.device)
-
-
-def solarize_table(images: Tensor, thresholds: Tensor) -> Tensor:
+def solarize_table(shown: Shown, thresholds: Tensor) -> Tensor:
     """Invert the levels from the threshold upwards; all of them at 0."""
-    levels = _levels(images)
-    kept = levels < on_device_of(thresholds.float(), images).view(-1, 1, 1)
+    levels = shown.levels
+    kept = levels < on_device_of(thresholds.float(), levels).view(-1, 1, 1)
     return torch.where(kept, levels, LEVELS - 1 - levels).to(torch.uint8)
 
 
-def solarize_add_table(images: Tensor, added: Tensor) -> Tensor:
+def solarize_add_table(shown: Shown, added: Tensor) -> Tensor:
     """Add this much to the levels of the darker half, up to white."""
-    levels = _levels(images)
-    brighter = (levels + on_device_of(added.int(), images).view(-1, 1, 1)).clamp_(max=LEVELS - 1)
+    levels = shown.levels
+    brighter = (levels + on_device_of(added.int(), levels).view(-1, 1, 1)).clamp_(max=LEVELS - 1)
     return torch.where(levels < LEVELS // 2, brighter, levels).to(torch.uint8)
 
 
-def posterize_table(images: Tensor, bits: Tensor) -> Tensor:
+def posterize_table(shown: Shown, bits: Tensor) -> Tensor:
     """Keep the highest bits of every level."""
-    dropped = on_device_of((2 ** (8 - bits)).int(), images).view(-1, 1, 1)
-    return (_levels(images) & -dropped).to(torch.uint8)
+    levels = shown.levels
+    dropped = on_device_of((2 ** (8 - bits)).int(), levels).view(-1, 1, 1)
+    return (levels & -dropped).to(torch.uint8)
 
 
-def brightness_table(images: Tensor, factors: Tensor) -> Tensor:
+def brightness_table(shown: Shown, factors: Tensor) -> Tensor:
     """Blend with black."""
-    return brightness(_levels(images).expand(len(images), 1, -1), factors)
+    return brightness(shown.levels.expand(len(shown), 1, -1), factors)
 
 
-def contrast_table(images: Tensor, factors: Tensor) -> Tensor:
+def contrast_table(shown: Shown, factors: Tensor) -> Tensor:
     """Blend with the image's mean grey, rounded."""
-    luma = grey(images).flatten(1)
+    luma = grey(shown.pixels()).flatten(1)
     pixels = luma.shape[1]
     mean = (2 * luma.sum(1) + pixels) // (2 * pixels)
-    return blend(mean.float().view(-1, 1, 1), _levels(images).expand(len(images), 1, -1), factors)
+    return blend(mean.float().view(-1, 1, 1), shown.levels.expand(len(shown), 1, -1), factors)
 
 
-def autocontrast_table(images: Tensor, _: Tensor) -> Tensor:
+def autocontrast_table(shown: Shown, _: Tensor) -> Tensor:
     """Stretch each channel so that its darkest level becomes 0 and its brightest 255.
 
     In whole numbers; Pillow's floating point falls one level short where the quotient is whole.
     """
-    pixels = images.flatten(2)
+    levels, pixels = shown.levels, shown.pixels().flatten(2)
     low, high = pixels.amin(2, keepdim=True).int(), pixels.amax(2, keepdim=True).int()
-    levels = _levels(images)
     stretched = ((levels - low) * (LEVELS - 1)) // (high - low).clamp(min=1)
     return torch.where(high > low, stretched.clamp_(0, LEVELS - 1), levels).to(torch.uint8)
 
 
-def equalize_table(images: Tensor, _: Tensor) -> Tensor:
+def equalize_table(shown: Shown, _: Tensor) -> Tensor:
     """Spread the levels of each channel by its cumulative histogram; left alone where the step would be nothing."""
-    pixels = images.flatten(2).long()
-    one = torch.ones(1, dtype=torch.int32, device=images.device)
-    counts = torch.zeros(*images.shape[:2], LEVELS, dtype=torch.int32, device=images.device)
-    counts.scatter_add_(2, pixels, one.expand_as(pixels))
-    brightest = counts.gather(2, pixels.amax(2, keepdim=True))
-    step = (pixels.shape[2] - brightest) // (LEVELS - 1)
-    below = counts.cumsum(2, dtype=torch.int32) - counts
-    spread = (step // 2 + below) // step.clamp(min=1)
-    return torch.where(step > 0, spread.clamp_(max=LEVELS - 1), _levels(images)).to(torch.uint8)
+    counts = shown.counts()
+    brightest = counts.gather(2, ((counts > 0) * shown.levels).amax(2, keepdim=True).long())
+    through = counts.cumsum(2)
+    step = (through[..., -1:] - brightest) // (LEVELS - 1)
+    spread = (step // 2 + through - counts) // step.clamp(min=1)
+    return torch.where(step > 0, spread.clamp_(max=LEVELS - 1), shown.levels).to(torch.uint8)
 
 
-TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+TABLES: Mapping[str, Callable[[Shown, Tensor], Tensor]] = MappingProxyType(
     {
         "invert": solarize_table,
         "solarize": solarize_table,
@@ -132,4 +120,4 @@ TABLES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
         "equalize": equalize_table,
     }
 )
-"""The pointwise operations by name: images and values to tables."""
+"""The pointwise operations by name: images as they are shown, and values, to tables (N, C or 1, 256)."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .pixels import on_device_of, to_bytes
+from .pixels import on_device_of, put_rows, to_bytes
 
 ATTEMPTS = 10
 """Boxes tried per image before the resized crop falls back to the middle of the image."""
@@ -31,8 +31,9 @@ def pad_crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
 
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """Mirror the chosen images from left to right."""
-    both = torch.cat([images, images.flip(3)])
-    return both.index_select(0, on_device_of(torch.arange(len(images)) + len(images) * chosen, images))
+    places, flipped = chosen.nonzero()[:, 0], images.clone()
+    put_rows(flipped, places, images.index_select(0, on_device_of(places, images)).flip(3))
+    return flipped
 
 
 def cutout(images: Tensor, side: int, centre_y: Tensor, centre_x: Tensor) -> Tensor:

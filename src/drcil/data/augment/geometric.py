@@ -82,16 +82,22 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
 
     The offset is the same along a row, so the cubic runs through four shifted copies of it.
     """
-    height, width = images.shape[2:]
+    count, channels, height, width = images.shape
     device = images.device
     offset = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)
     whole = offset.floor()
     shift = on_device_of((offset - whole).float(), images)[:, None, :, None]
-    rows, columns = torch.arange(height, device=device)[:, None] * width, torch.arange(width, device=device)
-    middle = on_device_of(whole.long(), images)[:, :, None] + columns
-    taps = torch.arange(-1, 3, device=device).view(-1, 1, 1)
-    places = (middle[:, None] + taps).clamp_(0, width - 1) + rows
-    sheared = cubic(pick(images, places).float().view(*images.shape[:2], 4, height, width).unbind(2), shift)
+    # Beyond its ends a row goes on as it ends, as far as any is shifted, and one and two pixels more for the taps.
+    reach = int(whole.abs().max()) + 2 if count else 0
+    ends = (images[..., :1], images[..., -1:])
+    before, after = (end.expand(-1, -1, -1, reach) for end in ends)
+    rows = torch.cat([before, images, after], dim=3)
+    starts = torch.arange(count * channels * height, device=device).view(count, channels, height) * rows.shape[3]
+    starts += on_device_of(whole.long(), images)[:, None] + (reach - 1)
+    runs = rows.flatten().unfold(0, width + 3, 1).index_select(0, starts.flatten())
+    runs = runs.view(count, channels, height, width + 3)
+    sheared = cubic([runs[..., tap : tap + width].float() for tap in range(4)], shift)
+    columns = torch.arange(width, device=device)
     bounds = (-0.5 - offset, width - 0.5 - offset)
     first, last = (on_device_of(bound.ceil().long(), images)[:, None, :, None] for bound in bounds)
     return to_bytes(torch.where((columns >= first) & (columns < last), sheared, GREY))

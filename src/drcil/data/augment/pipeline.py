@@ -13,7 +13,9 @@ from ...keys import Draws, Share
 from ...registry import Registry
 from ..datasets.dataset import DataSpec
 from . import colour, framing
+from .pixels import in_pieces
 from .policy import POLICIES, AutoAugment
+from .tones import Toned, is_large
 
 Step = Callable[[Tensor, Draws], Tensor]
 
@@ -97,9 +99,11 @@ def basic_augment(spec: DataSpec, in_memory: bool) -> Augment:
 @AUGMENTS.register("auto")
 def auto_augment(spec: DataSpec, in_memory: bool) -> Augment:
     """As basic, then AutoAugment and cutout where the images allow them."""
-    augment = basic_augment(spec, in_memory)
-    if spec.policy is not None:
-        augment = augment.then(AutoAugment(POLICIES[spec.policy]))
+    if spec.policy is None:
+        augment = basic_augment(spec, in_memory)
+    else:
+        policy = AutoAugment(POLICIES[spec.policy], begin=brightened if spec.brightness else None)
+        augment = crop_augment(spec, in_memory).then(policy)
     return augment.then(random_cutout) if spec.cutout else augment
 
 
@@ -140,8 +144,22 @@ def random_flip(images: Tensor, draws: Draws) -> Tensor:
 
 
 def random_brightness(images: Tensor, draws: Draws) -> Tensor:
-    factors = torch.empty(draws.count, dtype=torch.float64).uniform_(1 - JITTER, 1 + JITTER, generator=draws.generator)
-    return colour.brightness(images, draws.taken(factors))
+    return in_pieces(colour.brightness, images, _factors(draws))
+
+
+def brightened(images: Tensor, draws: Draws) -> Toned:
+    """The same; put off where images are large, so that the look-up of another operation does it."""
+    factors = _factors(draws)
+    if not is_large(images):
+        return Toned(in_pieces(colour.brightness, images, factors), own=True)
+    toned, every = Toned(images), torch.arange(len(images))
+    toned.tone(every, colour.brightness_table(toned.shown(every), factors))
+    return toned
+
+
+def _factors(draws: Draws) -> Tensor:
+    factors = torch.empty(draws.count, dtype=torch.float64)
+    return draws.taken(factors.uniform_(1 - JITTER, 1 + JITTER, generator=draws.generator))
 
 
 def random_cutout(images: Tensor, draws: Draws) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -12,6 +12,7 @@ from ...keys import Draws
 from .colour import TABLES, colour, sharpness
 from .geometric import AFFINE, fetch, shear_x, shear_y
 from .operations import NONE, OperationSet
+from .tones import Toned
 
 SubPolicy = tuple[str, float, int, str, float, int]
 """Operation, probability and magnitude index (0..9); twice."""
@@ -106,7 +107,9 @@ def magnitude(operation: str, index: int) -> tuple[float, float]:
 class AutoAugment:
     """A policy as tables of numbers, applied to a batch group by group: images that share an operation go together."""
 
-    def __init__(self, policy: tuple[SubPolicy, ...]) -> None:
+    def __init__(self, policy: tuple[SubPolicy, ...], begin: Callable[[Tensor, Draws], Toned] | None = None) -> None:
+        """``begin``: a pointwise step that comes before; None: there is none."""
+        self.begin = begin
         pairs = [((p[0], p[1], p[2]), (p[3], p[4], p[5])) for p in policy]
         swings = [[magnitude(name, index) for name, _, index in pair] for pair in pairs]
         self.operations = torch.tensor([[OPERATIONS.index(name) for name, _, _ in pair] for pair in pairs])
@@ -122,7 +125,8 @@ class AutoAugment:
         return operations, self.centres[pair] + sign * self.swings[pair]
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        toned = Toned(images) if self.begin is None else self.begin(images, draws)
         operations, values = (draws.taken(one) for one in self.draw(draws.count, draws.generator))
         for turn in range(2):
-            images = AUTO.apply(images, operations[:, turn], values[:, turn])
-        return images
+            AUTO.apply(toned, operations[:, turn], values[:, turn])
+        return toned.settled()

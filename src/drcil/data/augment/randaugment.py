@@ -19,6 +19,7 @@ from .colour import TABLES, colour, sharpness, solarize_add_table
 from .operations import NONE, OperationSet
 from .pipeline import AUGMENTS, Augment, crop_augment
 from .pixels import LEVELS
+from .tones import Toned
 
 TURNS = 2
 PROBABILITY = 0.5
@@ -80,6 +81,7 @@ class RandAugment:
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
         operations, values = (draws.taken(one) for one in self.draw(draws.count, draws.generator))
+        toned = Toned(images)
         for turn in range(TURNS):
-            images = self.operations.apply(images, operations[:, turn], values[:, turn])
-        return images
+            self.operations.apply(toned, operations[:, turn], values[:, turn])
+        return toned.settled()
