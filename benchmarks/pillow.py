@@ -1,4 +1,4 @@
-"""CIFAR's `auto` augmentation the usual way: image by image with Pillow, each with its own draws."""
+"""The `auto` augmentation the usual way: image by image with Pillow, each with its own draws."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from drcil.data.augment.pipeline import JITTER
-from drcil.data.augment.policy import CIFAR10, magnitude
+from drcil.data.augment.policy import CIFAR10, IMAGENET, SubPolicy, magnitude
+from drcil.data.sources.decode import random_box
 
 Pixels = npt.NDArray[np.uint8]
+Operations = tuple[tuple[str, float], ...]
 _GREY = (128, 128, 128)
 
 
@@ -27,7 +29,7 @@ class Choice(NamedTuple):
     left: int
     mirrored: bool
     brightness: float
-    operations: tuple[tuple[str, float], ...]
+    operations: Operations
     """AutoAugment's operations that are to happen, with their values."""
     hole_y: int
     hole_x: int
@@ -35,21 +37,27 @@ class Choice(NamedTuple):
 
 def deal(draws: random.Random, size: int, padding: int) -> Choice:
     """Random choices for an image of ``size`` pixels."""
-    policy = draws.choice(CIFAR10)
-    operations = []
-    for name, chance, index in (policy[:3], policy[3:]):
-        if draws.random() < chance:
-            centre, swing = magnitude(name, index)
-            operations.append((name, centre + draws.choice((-1, 1)) * swing))
+    operations = dealt_operations(draws, CIFAR10)
     return Choice(
         draws.randint(0, 2 * padding),
         draws.randint(0, 2 * padding),
         draws.random() < 0.5,
         draws.uniform(1 - JITTER, 1 + JITTER),
-        tuple(operations),
+        operations,
         draws.randrange(size),
         draws.randrange(size),
     )
+
+
+def dealt_operations(draws: random.Random, policy: Sequence[SubPolicy]) -> Operations:
+    """AutoAugment's operations that are to happen, with their values."""
+    pair = draws.choice(policy)
+    operations = []
+    for name, chance, index in (pair[:3], pair[3:]):
+        if draws.random() < chance:
+            centre, swing = magnitude(name, index)
+            operations.append((name, centre + draws.choice((-1, 1)) * swing))
+    return tuple(operations)
 
 
 def augmented(pixels: Pixels, choice: Choice, padding: int) -> Pixels:
@@ -57,16 +65,30 @@ def augmented(pixels: Pixels, choice: Choice, padding: int) -> Pixels:
     size = len(pixels)
     picture = ImageOps.expand(Image.fromarray(pixels), padding)
     picture = picture.crop((choice.left, choice.top, choice.left + size, choice.top + size))
-    if choice.mirrored:
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    picture = ImageEnhance.Brightness(picture).enhance(choice.brightness)
-    for name, value in choice.operations:
-        picture = operate(picture, name, value)
-    result = np.array(picture)
+    result = np.array(painted(picture, choice.mirrored, choice.brightness, choice.operations))
     reach = size // 4
     rows = slice(max(0, choice.hole_y - reach), choice.hole_y + reach)
     result[rows, max(0, choice.hole_x - reach) : choice.hole_x + reach] = 0
     return result
+
+
+def photograph(picture: Image.Image, size: int, draws: random.Random) -> Pixels:
+    """A random crop scaled to ``size``, then flip, brightness and AutoAugment, as (size, size, 3)."""
+    box = random_box(*picture.size, draws)
+    edges = (box.left, box.top, box.left + box.width, box.top + box.height)
+    cropped = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=edges)
+    mirrored, brightness = draws.random() < 0.5, draws.uniform(1 - JITTER, 1 + JITTER)
+    return np.array(painted(cropped, mirrored, brightness, dealt_operations(draws, IMAGENET)))
+
+
+def painted(picture: Image.Image, mirrored: bool, brightness: float, operations: Operations) -> Image.Image:
+    """Flip, brightness and AutoAugment."""
+    if mirrored:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    picture = ImageEnhance.Brightness(picture).enhance(brightness)
+    for name, value in operations:
+        picture = operate(picture, name, value)
+    return picture
 
 
 def operate(picture: Image.Image, name: str, value: float) -> Image.Image:

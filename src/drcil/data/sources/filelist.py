@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,8 +100,13 @@ class FileList:
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def path(self, row: int) -> str:
-        directory = int(np.searchsorted(self.starts, row, side="right")) - 1
+        directory = bisect_right(self._starts, row) - 1
         return os.path.join(self.root, self.directories[directory], self.name(row))
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """For one row at a time, where an array takes several times as long."""
+        return self.starts.tolist()
 
     @cached_property
     def digest(self) -> str:

@@ -20,6 +20,9 @@ from .shared import forking
 TOGETHER = 3 << 20
 """Bytes of images to read and augment at once, where one batch has less: a thousand images of CIFAR."""
 
+PREFETCH = 4
+"""Pieces that each worker process reads ahead."""
+
 
 def view(source: Source, rows: Int64, draw: Draw | None) -> Tensor:
     """The images as the source has them; with a draw, images in memory are given the random crop that files have.
@@ -111,7 +114,7 @@ class Reader:
             num_workers=workers,
             persistent_workers=True,
             multiprocessing_context=forking(),
-            prefetch_factor=4,
+            prefetch_factor=PREFETCH,
             pin_memory=self._pinned,
             # Its own generator: otherwise the loader draws a seed from torch's global one.
             generator=torch.Generator(),
