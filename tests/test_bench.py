@@ -19,13 +19,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch.profiler import record_function
 
 from benchmarks import BENCHMARKS, Benchmark, Row, Scene, chosen, measure
 from benchmarks.command import main
 from benchmarks.footprint import activations
 from benchmarks.pictures import photographs
-from benchmarks.pillow import Choice, augmented, deal
+from benchmarks.pillow import Choice, augmented, deal, dealt_operations, painted, photograph
 from benchmarks.profile import AUGMENTATION, OPTIMISER, OTHER, ProfiledEpoch, kind_of
 from benchmarks.reference import PlainFusion, pillow_images
 from benchmarks.rows import Measurement
@@ -34,9 +35,10 @@ from benchmarks.timing import EpochClock, alternate
 from benchmarks.training import as_net, fresh_process, fusion_before, plain_fusion, step_flops, timed_epoch
 from drcil.data.augment import build_augment
 from drcil.data.augment.pipeline import JITTER
-from drcil.data.augment.policy import CIFAR10, OPERATIONS, AutoAugment
+from drcil.data.augment.policy import CIFAR10, IMAGENET, OPERATIONS, AutoAugment
 from drcil.data.datasets.cifar100 import SPEC
 from drcil.data.datasets.dataset import Dataset
+from drcil.data.sources.decode import random_crop
 from drcil.data.sources.imageset import ArraySource, ImageSet
 from drcil.errors import UserError
 from drcil.learner import Learner
@@ -282,6 +284,18 @@ def test_the_reference_augments_as_the_engine_does(scene: Scene) -> None:
     # One level of autocontrast or shear may cross a threshold of the operation after it.
     assert min(close) > 0.95
     assert np.mean(close) > 0.999
+
+
+def test_photographs_of_pillow_are_cropped_as_the_reader_crops_them() -> None:
+    pixels = photographs(1, 90, 120)[0]
+    for seed in range(20):
+        draws = random.Random(seed)
+        crop = Image.fromarray(np.ascontiguousarray(random_crop(pixels, 48, draws)))
+        mirrored, factor = draws.random() < 0.5, draws.uniform(1 - JITTER, 1 + JITTER)
+        ours = np.asarray(painted(crop, mirrored, factor, dealt_operations(draws, IMAGENET))).astype(int)
+        theirs = photograph(Image.fromarray(pixels), 48, random.Random(seed)).astype(int)
+        # One level of the crop may cross a threshold of an operation.
+        assert np.mean(np.abs(ours - theirs) <= 8) > 0.97
 
 
 def dealt_by_the_batch(count: int, seed: int) -> list[Choice]:

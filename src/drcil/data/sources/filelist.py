@@ -106,7 +106,7 @@ class FileList:
     @cached_property
     def _starts(self) -> list[int]:
         """For one row at a time, where an array takes several times as long."""
-        return self.starts.tolist()
+        return list(map(int, self.starts))
 
     @cached_property
     def digest(self) -> str:
