@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -339,24 +339,29 @@ def test_the_past_does_not_decay_where_decay_spares_normalisations() -> None:
         assert not any(same) if decays else all(same)
 
 
-@pytest.mark.parametrize("optimizer_name", ["sgd", "adamw"])
-def test_decay_step_by_step_is_that_of_the_optimiser_with_a_zero_gradient(
-    optimizer_name: Literal["sgd", "adamw"],
-) -> None:
-    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05, optimizer=optimizer_name)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"nesterov": True}, {"changes": "step", "curve": "linear", "warmup": 0.5}, {"optimizer": "adamw"}],
+    ids=str,
+)
+def test_decay_step_by_step_is_that_of_the_optimiser_with_a_zero_gradient(options: dict[str, Any]) -> None:
+    schedule = Schedule(epochs=3, lr=0.1, weight_decay=0.05, **options)
     parameter = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
-    optimizer: torch.optim.Optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.05)
-    if optimizer_name == "adamw":
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(
+        [parameter], lr=0.1, momentum=0.9, weight_decay=0.05, nesterov=schedule.nesterov
+    )
+    if schedule.optimizer == "adamw":
         optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=0.05)
     head = DynamicResidualHead(4, branch="bn")
     head.grow(2)
     head.grow(2)
     hook = DecayingPast(head, schedule)
     for epoch, step in itertools.product(range(3), range(5)):
-        optimizer.param_groups[0]["lr"] = schedule.rate(epoch)
+        rate = schedule.rate(epoch, step, 5)
+        optimizer.param_groups[0]["lr"] = rate
         parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         with torch.no_grad():
-            hook.after_step(Moment(epoch, step, schedule.rate(epoch), torch.Generator()))
+            hook.after_step(Moment(epoch, step, rate, torch.Generator()))
     assert decayed(1.0, schedule, 5) == pytest.approx(parameter.item(), rel=1e-12)
     assert head.branches.stacks()["scale"].flatten().tolist() == pytest.approx([parameter.item()] * 4, rel=1e-6)

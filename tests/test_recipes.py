@@ -198,11 +198,16 @@ def test_every_method_has_settings_for_every_dataset_and_for_kinds_of_data_that_
         assert resolve_settings(METHODS[method], kind, {}).schedules()
 
 
-@pytest.mark.parametrize("name", ["full", "short", "cpu"])
+@pytest.mark.parametrize("name", ["full", "short", "fast", "cpu"])
 def test_every_profile_has_options_for_every_kind_of_data(name: str) -> None:
     for stream in [f"{entry.form}-b0-2" for entry in DATASETS.values()]:
         assert make_settings(method="replay", stream=stream, profile=name).profile == name
-    expected = {"full": {}, "short": {"epochs_scale": 0.1}, "cpu": {"epochs_scale": 0.08, "augment": "crop"}}
+    expected = {
+        "full": {},
+        "short": {"epochs_scale": 0.1},
+        "fast": {"epochs_scale": 0.1, "augment": "basic", "schedule": "fast"},
+        "cpu": {"epochs_scale": 0.08, "augment": "crop"},
+    }
     assert load_profile(name, "sounds") == expected[name]
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from drcil.schedules import Schedule
+
+CURVES = ("cosine", "linear", "steps", "constant")
 
 
 def test_cosine_by_hand() -> None:
@@ -41,6 +44,47 @@ def test_warm_up_by_hand() -> None:
     assert Schedule(epochs=9, lr=0.3, curve="constant").rate(8) == 0.3
 
 
+def test_a_line_by_hand() -> None:
+    schedule = Schedule(epochs=10, lr=0.1, curve="linear", lr_end=0.02)
+    assert [schedule.rate(epoch) for epoch in (0, 5, 9)] == pytest.approx([0.1, 0.06, 0.028])
+
+
+def test_one_cycle_by_hand() -> None:
+    """Up to the rate and down again, step by step: the middle of each counts, so that none has a rate of zero."""
+    schedule = Schedule(epochs=5, lr=0.8, curve="linear", changes="step", warmup=1)
+    rates = [[schedule.rate(epoch, step, 2) for step in range(2)] for epoch in range(5)]
+    assert rates == [pytest.approx(two) for two in ([0.2, 0.6], [0.75, 0.65], [0.55, 0.45], [0.35, 0.25], [0.15, 0.05])]
+    # One that changes by epoch does not ask for the step.
+    by_epoch = Schedule(epochs=5, lr=0.8)
+    assert by_epoch.rate(3, 1, 2) == by_epoch.rate(3)
+
+
+def test_steps_of_a_rate_come_at_their_epochs_also_if_it_changes_with_every_step() -> None:
+    schedule = Schedule(epochs=4, lr=1.0, curve="steps", milestones=(2,), changes="step")
+    assert [schedule.rate(epoch, step, 3) for epoch in range(4) for step in range(3)] == [1.0] * 6 + [0.1] * 6
+
+
+def test_a_warm_up_by_steps_is_scaled_to_a_part_of_an_epoch() -> None:
+    schedule = Schedule(epochs=200, lr=0.1, curve="linear", changes="step", warmup=40)
+    assert schedule.scaled(0.01).warmup == pytest.approx(0.4)
+    shortest = schedule.scaled(1e-6)
+    assert shortest.epochs == 1
+    assert 0 < shortest.rate(0, 0, 4) < 0.1
+
+
+def test_images_grow_to_their_full_size() -> None:
+    schedule = Schedule(epochs=8, lr=0.1, resolution=0.5, full_from=0.75)
+    assert [schedule.image_size(epoch, 32) for epoch in range(8)] == [16, 20, 20, 24, 28, 28, 32, 32]
+    assert [schedule.image_size(epoch, 224) for epoch in (0, 5, 6)] == [112, 196, 224]
+    assert Schedule(epochs=8, lr=0.1).image_size(0, 30) == 30
+    assert schedule.image_size(0, 6) == 4
+
+
+def test_looking_ahead_needs_a_momentum() -> None:
+    with pytest.raises(ValidationError, match="nesterov"):
+        Schedule(epochs=1, lr=0.1, momentum=0, nesterov=True)
+
+
 def test_scaling_moves_milestones_and_warm_up_along() -> None:
     schedule = Schedule(epochs=200, lr=0.1, curve="steps", milestones=(60, 120, 170), warmup=10)
     quarter = schedule.scaled(0.25)
@@ -51,7 +95,7 @@ def test_scaling_moves_milestones_and_warm_up_along() -> None:
     assert least.rate(0) == 0.1
 
 
-@given(st.integers(1, 300), st.floats(0.001, 3), st.sampled_from(["cosine", "steps", "constant"]), st.integers(0, 9))
+@given(st.integers(1, 300), st.floats(0.001, 3), st.sampled_from(CURVES), st.integers(0, 9))
 def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float, curve: Any, warmup: int) -> None:
     schedule = Schedule(
         epochs=epochs, lr=0.1, curve=curve, milestones=(epochs // 2 + 1,), warmup=min(warmup, epochs - 1)
@@ -59,9 +103,10 @@ def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float,
     scaled = schedule.scaled(scale)
     rates = [scaled.rate(epoch) for epoch in range(scaled.epochs)]
     assert all(0 <= rate <= 0.1 for rate in rates)
-    assert rates[scaled.warmup :] == sorted(rates[scaled.warmup :], reverse=True)
+    first = int(scaled.warmup)
+    assert rates[first:] == sorted(rates[first:], reverse=True)
     if curve != "steps":
-        assert rates[scaled.warmup] == pytest.approx(0.1)
+        assert rates[first] == pytest.approx(0.1)
 
 
 def test_a_stage_that_is_shorter_than_its_warm_up_reaches_its_rate() -> None:

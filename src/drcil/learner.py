@@ -57,6 +57,7 @@ class Learner(Changeable):
         image_size: int | None = None,
         seed: int = 0,
         epochs_scale: float = 1.0,
+        schedule: str | None = None,
         settings: Mapping[str, Any] | None = None,
         listener: Listener = silence,
         journal: Journal | None = None,
@@ -66,6 +67,7 @@ class Learner(Changeable):
         that are published for it.
 
         ``freeze``: the part of the backbone that stays as it is, with all parts before it (``"backbone"``: all of it).
+        ``schedule``: that of all stages that train a backbone, by name, such as ``"fast"``; None: as the recipe says.
         ``image_size``: the pixels of a side to which images that are not of a stream are brought; None: what the first
         of them, or the backbone, asks for.
         ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
@@ -77,6 +79,7 @@ class Learner(Changeable):
             augment=optional(text, "augment", augment),
             seed=whole("seed", seed, SEED),
             epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
+            schedule=optional(text, "schedule", schedule),
             settings=optional(instance, "settings", settings, Mapping) or {},
             weights=starting_weights(weights, instance("pretrained", pretrained, bool), backbone),
             freeze=optional(text, "freeze", freeze),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .limits import BATCH, EVERY
 
 
 class Schedule(BaseModel):
-    """How long and how fast a stage learns. The learning rate is constant within an epoch."""
+    """How long and how fast a stage learns."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -20,6 +20,8 @@ class Schedule(BaseModel):
     batch_size: int = Field(default=128, ge=BATCH.least, le=BATCH.most)
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    """Whether ``sgd`` looks ahead along its momentum."""
     weight_decay: float = Field(default=0.0, ge=0)
     decay: Literal["all", "weights"] = "all"
     """What weight decay acts on: every parameter; or, as transformers have it, the weights of layers alone, not
@@ -27,27 +29,45 @@ class Schedule(BaseModel):
     """
     clip: float | None = Field(default=None, gt=0)
     """The largest norm of all gradients of a step together; longer ones are shortened to it. None: any."""
-    curve: Literal["cosine", "steps", "constant"] = "cosine"
+    curve: Literal["cosine", "linear", "steps", "constant"] = "cosine"
+    changes: Literal["epoch", "step"] = "epoch"
+    """How often the rate follows its curve: it is constant within an epoch, or only within a step."""
     milestones: tuple[int, ...] = ()
     """Epochs at which ``steps`` multiplies the rate by ``factor``."""
     factor: float = Field(default=0.1, gt=0, le=1)
     lr_end: float = Field(default=0.0, ge=0)
-    """Where ``cosine`` ends."""
-    warmup: int = Field(default=0, ge=0)
+    """Where ``cosine`` and ``linear`` end."""
+    warmup: float = Field(default=0, ge=0)
     """Epochs of linear rise from ``warmup_lr`` before the curve begins."""
     warmup_lr: float = Field(default=0.0, ge=0)
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """How much of the mean of all weights so far is kept when a step adds its own; the stage ends with that mean.
+
+    0: the weights are those of the last step.
+    """
+    resolution: float = Field(default=1.0, gt=0, le=1)
+    """The side of the images in the first epoch, as a share of the full one, which it grows to."""
+    full_from: float = Field(default=0.5, ge=0, le=1)
+    """The share of the epochs after which images have their full size."""
+
+    @model_validator(mode="after")
+    def _looks_ahead_along_something(self) -> Schedule:
+        if self.nesterov and not self.momentum:
+            raise ValueError("'nesterov' needs a momentum")
+        return self
 
     def scaled(self, scale: float) -> Schedule:
         """The same schedule over ``scale`` times the epochs (at least one), milestones and warm-up with it."""
         if scale == 1:
             return self
         epochs = max(1, round(self.epochs * scale))
+        warmup = self.warmup * scale
         return self.model_copy(
             update={
                 "epochs": epochs,
                 # Never before the first epoch is over, or a very short stage would not learn at its rate at all.
                 "milestones": tuple(max(1, round(milestone * scale)) for milestone in self.milestones),
-                "warmup": min(round(self.warmup * scale), epochs - 1),
+                "warmup": warmup if self.changes == "step" else min(round(warmup), epochs - 1),
             }
         )
 
@@ -56,15 +76,30 @@ class Schedule(BaseModel):
         is_weight = dimensions > 1 and name.endswith(("weight", "rows"))
         return self.weight_decay if is_weight or self.decay == "all" else 0.0
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (from 0)."""
+    def rate(self, epoch: int, step: int = 0, steps: int = 1) -> float:
+        """The learning rate of a step (from 0) of the ``steps`` in an epoch (from 0)."""
+        if self.changes == "step":
+            # In the middle of the step, so that none is lost to a rate of zero.
+            return self._along(epoch + (step + 0.5) / steps, min(self.warmup, self.epochs))
         # A stage that is over before its warm-up would never learn at its rate.
-        warmup = min(self.warmup, self.epochs - 1)
-        if epoch < warmup:
-            return self.warmup_lr + (self.lr - self.warmup_lr) * epoch / warmup
+        return self._along(epoch, min(self.warmup, self.epochs - 1))
+
+    def _along(self, place: float, warmup: float) -> float:
+        """The learning rate so many epochs from the beginning."""
+        if place < warmup:
+            return self.warmup_lr + (self.lr - self.warmup_lr) * place / warmup
+        progress = (place - warmup) / (self.epochs - warmup) if place > warmup else 0.0
         if self.curve == "cosine":
-            progress = (epoch - warmup) / (self.epochs - warmup)
             return self.lr_end + (self.lr - self.lr_end) * (1 + math.cos(math.pi * progress)) / 2
+        if self.curve == "linear":
+            return self.lr_end + (self.lr - self.lr_end) * (1 - progress)
         if self.curve == "steps":
-            return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
+            return self.lr * self.factor ** sum(place >= milestone for milestone in self.milestones)
         return self.lr
+
+    def image_size(self, epoch: int, full: int) -> int:
+        """The side of the images of an epoch (from 0), where it is ``full`` at last."""
+        growing = self.full_from * self.epochs
+        share = 1.0 if epoch >= growing else self.resolution + (1 - self.resolution) * epoch / growing
+        grain = max(4, full // 8)
+        return full if share == 1 else min(full, max(grain, round(share * full / grain) * grain))

@@ -65,6 +65,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         freeze: str | None = None,
         augment: str | None = None,
         epochs_scale: float = 1.0,
+        schedule: str | None = None,
         settings: Mapping[str, Any] | None = None,
         image_shape: Sequence[int] | Literal["pad"] | None = None,
         image_size: int | None = None,
@@ -81,6 +82,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.freeze = freeze
         self.augment = augment
         self.epochs_scale = epochs_scale
+        self.schedule = schedule
         self.settings = settings
         self.image_shape = image_shape
         self.image_size = image_size
@@ -175,6 +177,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
             image_size=self.image_size,
             seed=seed,
             epochs_scale=self.epochs_scale,
+            schedule=self.schedule,
             settings=self.settings,
             **(self.engine or {}),
         )

@@ -51,6 +51,7 @@ def learn(
     freeze: options.Freeze = None,
     image_size: options.ImageSize = None,
     epochs_scale: options.EpochsScale = None,
+    schedule: options.Schedule = None,
     augment: options.Augment = None,
     settings: Annotated[
         list[str] | None,
@@ -120,6 +121,7 @@ def learn(
         "seed": seed,
         "settings": method_settings(None, None, settings or []) or None,
         "epochs_scale": epochs_scale,
+        "schedule": schedule,
     }
     before = current_version(model) if is_versioned(model) else None
     if before is not None:

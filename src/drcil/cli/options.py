@@ -107,8 +107,12 @@ EpochsScale = Annotated[
         help="Factor for all epochs.", show_default="1.0", rich_help_panel=WHAT, callback=within(EPOCHS_SCALE)
     ),
 ]
+Schedule = Annotated[
+    str | None,
+    typer.Option(help="Learning rates and batches by name: fast.", show_default="the recipe's", rich_help_panel=WHAT),
+]
 Profile = Annotated[
-    str | None, typer.Option(help="Set of options: full, short, cpu.", show_default="full", rich_help_panel=WHAT)
+    str | None, typer.Option(help="Set of options: full, short, fast, cpu.", show_default="full", rich_help_panel=WHAT)
 ]
 Augment = Annotated[str | None, typer.Option(help="See 'drcil list augmentations'.", rich_help_panel=WHAT)]
 Validation = Annotated[

@@ -154,9 +154,11 @@ def decayed(value: float, schedule: Schedule, steps: int) -> float:
     """What weight decay leaves of the scale of a normalisation whose gradient is always zero."""
     momentum, velocity, decay = decay_momentum(schedule), 0.0, schedule.decay_of("scale", 1)
     for epoch in range(schedule.epochs):
-        for _ in range(steps):
-            velocity = momentum * velocity + decay * value
-            value -= schedule.rate(epoch) * velocity
+        for step in range(steps):
+            slope = decay * value
+            velocity = momentum * velocity + slope
+            ahead = slope + momentum * velocity if schedule.nesterov else velocity
+            value -= schedule.rate(epoch, step, steps) * ahead
     return value
 
 
@@ -185,8 +187,12 @@ class DecayingPast(StepHook):
             velocity: Tensor = self.get_buffer(name)
             # A row of the stack for each branch.
             decay = self._schedule.decay_of(name, stack.ndim - 1)
-            velocity.mul_(decay_momentum(self._schedule)).add_(stack, alpha=decay)
-            stack.sub_(velocity, alpha=moment.lr)
+            momentum = decay_momentum(self._schedule)
+            velocity.mul_(momentum).add_(stack, alpha=decay)
+            ahead = velocity
+            if self._schedule.nesterov:
+                ahead = momentum * velocity + decay * stack
+            stack.sub_(ahead, alpha=moment.lr)
 
 
 register_pipeline("maf", Maf, "maf", "MAF with a plain linear classifier")

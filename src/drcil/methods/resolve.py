@@ -24,15 +24,16 @@ def resolve_settings(
     epochs_scale: float = 1.0,
     stream: str | None = None,
     backbone: str | None = None,
+    schedule: str | None = None,
 ) -> Settings:
     """The settings of a method on a kind of data, and on a stream where images come from one.
 
-    ``backbone``: of whose family they are; None: of the one that the method needs, or convolutional. ``given`` has
-    dotted keys (``later.epochs``) and goes before all.
+    ``backbone``: of whose family they are; None: of the one that the method needs, or convolutional. ``schedule``:
+    one by name; None: that of the recipe. ``given`` has dotted keys (``later.epochs``) and goes before all.
     """
     known = setting_keys(spec.build.Settings)
     family = spec.family or "convolutional" if backbone is None else family_of(backbone)
-    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind, stream, family), spec.presets)
+    values: dict[str, Any] = merge(load_recipe(spec.recipe, kind, stream, family, schedule), spec.presets)
     for key, value in given.items():
         if key not in known:
             raise unknown(f"setting of '{spec.name}'", key, known)
@@ -44,13 +45,19 @@ def resolve_settings(
 
 
 def unusual_settings(
-    spec: MethodSpec, kind: str, given: Mapping[str, Any], stream: str | None = None, backbone: str | None = None
+    spec: MethodSpec,
+    kind: str,
+    given: Mapping[str, Any],
+    stream: str | None = None,
+    backbone: str | None = None,
+    schedule: str | None = None,
 ) -> dict[str, Any]:
     """Of the settings that were given, those that the recipe does not have anyway: without the others it is one run."""
     if not given:
         return {}
     plain, own = (
-        resolve_settings(spec, kind, values, 1.0, stream, backbone).model_dump(mode="json") for values in ({}, given)
+        resolve_settings(spec, kind, values, 1.0, stream, backbone, schedule).model_dump(mode="json")
+        for values in ({}, given)
     )
     return {key: value for key, value in given.items() if _at(plain, key) != _at(own, key)}
 

@@ -31,6 +31,7 @@ class ModelOptions:
     augment: str | None = None
     seed: int = 0
     epochs_scale: float = 1.0
+    schedule: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights: Weights | None = None
     """What the backbone starts from; None: from random numbers."""
@@ -121,7 +122,9 @@ def new_model(
     backbone = spec.backbone(data, options.backbone)
     if options.weights is not None:
         data = _as_learnt_from(options.weights, data, backbone, shape)
-    settings = resolve_settings(spec, data.kind, options.settings, options.epochs_scale, stream, backbone)
+    settings = resolve_settings(
+        spec, data.kind, options.settings, options.epochs_scale, stream, backbone, options.schedule
+    )
     architecture = Architecture(backbone, shape.channels, shape.size, options.weights, options.freeze)
     given = spec.build.memory or options.memory
     return Model(

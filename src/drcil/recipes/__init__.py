@@ -11,6 +11,9 @@ laid over every stage; rates keep their proportion to that of the stage ``first`
 left as it is: it is meant for any backbone, or the recipe for this family. What the recipe itself has in
 ``[backbones.transformer]`` comes last.
 
+A run may ask for a schedule by name; ``paces.toml`` has them, by family of backbones and kind of data. It is laid over
+the same stages, behind everything else.
+
 drcil's own recipes are asked for by name. A method that lives outside the package gives the path of its own file.
 """
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -30,14 +33,19 @@ from ..streams.protocols import parse_stream
 
 COMMON, DEFAULT, STREAMS, BACKBONES, LIKE = "common", "default", "streams", "backbones", "like"
 _RATES = ("lr", "lr_end", "warmup_lr")
+_WARMUP = "warmup_share"
 
 
 def load_recipe(
-    recipe: str | Path, kind: str, stream: str | None = None, family: Family = "convolutional"
+    recipe: str | Path,
+    kind: str,
+    stream: str | None = None,
+    family: Family = "convolutional",
+    schedule: str | None = None,
 ) -> dict[str, Any]:
     """The settings for a kind of data, for a stream where images come from one, and for a family of backbones.
 
-    ``recipe``: its name or path.
+    ``recipe``: its name or path; ``schedule``: the name of one for all stages that train a backbone, None: their own.
     """
     tables = _read_recipe(recipe)
     kinds = recipe_kinds(recipe)
@@ -57,22 +65,40 @@ def load_recipe(
     for key in tables.get(BACKBONES, {}):
         if key not in get_args(Family):
             raise unknown(f"family of backbones in recipe '{recipe}'", key, get_args(Family))
-    return merge(_with_family(settings, family, kind), tables.get(BACKBONES, {}).get(family, {}))
-
-
-def _with_family(settings: Mapping[str, Any], family: Family, kind: str) -> dict[str, Any]:
-    """The settings, their stages with the family's schedule over their own, as far as they name no optimiser."""
+    usual = [
+        name
+        for name, stage in settings.items()
+        if isinstance(stage, Mapping) and "epochs" in stage and "optimizer" not in stage
+    ]
     shared = _read("schedules.toml").get(family)
-    if shared is None:
-        return dict(settings)
-    schedule = _of_kind(shared, kind, f"schedule '{family}'")
+    if shared is not None:
+        settings = _laid_over(settings, usual, _of_kind(shared, kind, f"schedule '{family}'"))
+    settings = merge(settings, tables.get(BACKBONES, {}).get(family, {}))
+    if schedule is not None:
+        known = schedules()
+        if schedule not in known:
+            raise unknown("schedule", schedule, known)
+        over = _of_kind(known[schedule].get(family, {}), kind, f"schedule '{schedule}'")
+        settings = _laid_over(settings, usual, over)
+    return settings
+
+
+def schedules() -> dict[str, Any]:
+    """The schedules that a run may ask for, by name."""
+    return _read("paces.toml")
+
+
+def _laid_over(settings: Mapping[str, Any], usual: Sequence[str], schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, some of their stages with a schedule over their own."""
     first = settings.get("first", {}).get("lr")
+    over = {name: value for name, value in schedule.items() if name != _WARMUP}
     stages = {}
-    for name, stage in settings.items():
-        if isinstance(stage, Mapping) and "epochs" in stage and "optimizer" not in stage:
-            share = stage["lr"] / first if first and "lr" in stage else 1.0
-            rates = {rate: share * schedule[rate] for rate in _RATES if rate in schedule}
-            stages[name] = merge(stage, {**schedule, **rates})
+    for name in usual:
+        stage = settings[name]
+        share = stage["lr"] / first if first and "lr" in stage else 1.0
+        rates = {rate: share * schedule[rate] for rate in _RATES if rate in schedule}
+        warmup = {"warmup": schedule[_WARMUP] * stage["epochs"]} if _WARMUP in schedule else {}
+        stages[name] = merge(stage, {**over, **rates, **warmup})
     return {**settings, **stages}
 
 

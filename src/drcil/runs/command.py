@@ -10,7 +10,8 @@ from ..recipes import dotted
 from .settings import RunSettings, make_settings
 
 _OPTIONS = (
-    "seed", "order_seed", "memory", "backbone", "freeze", "tasks", "image_size", "epochs_scale", "augment", "validation"
+    "seed", "order_seed", "memory", "backbone", "freeze", "tasks", "image_size", "epochs_scale", "schedule", "augment",
+    "validation"
 )  # fmt: skip
 """The settings that are options of the same name."""
 

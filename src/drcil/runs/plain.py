@@ -31,7 +31,7 @@ def plain(own: RunSettings) -> RunSettings:
             "augment": own.augment is not None and own.augment == _augment(spec, data, own.stream, backbone),
             "tasks": own.tasks == known_tasks(own.stream),
         }
-        given = unusual_settings(spec, data.kind, own.settings, own.stream, backbone)
+        given = unusual_settings(spec, data.kind, own.settings, own.stream, backbone, own.schedule)
     except UserError:
         return own
     changed: dict[str, Any] = {name: None for name, same in usual.items() if same}

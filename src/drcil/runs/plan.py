@@ -82,6 +82,7 @@ def fresh_model(run: RunSettings, stream: Stream) -> Model:
         run.augment,
         run.seed,
         run.epochs_scale,
+        run.schedule,
         run.settings,
         run.weights,
         run.freeze,

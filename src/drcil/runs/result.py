@@ -104,6 +104,7 @@ def make_result(
             "backbone": model.architecture.backbone,
             "image_size": model.images.size,
             "epochs_scale": settings.epochs_scale,
+            **({} if settings.schedule is None else {"schedule": settings.schedule}),
             "augment": model.augment or model.settings.get("augment") or model.data.augment,
             "method": model.settings,
         },

@@ -62,6 +62,8 @@ class RunSettings(BaseModel):
     """Stop after so many."""
     image_size: int | None = Field(default=None, ge=IMAGE_SIZE.least, le=IMAGE_SIZE.most)
     epochs_scale: float = Field(default=1.0, gt=EPOCHS_SCALE.least, le=EPOCHS_SCALE.most)
+    schedule: Name | None = None
+    """One by name, for all stages that train a backbone; None: those of the recipe."""
     profile: Name = "full"
     augment: Name | None = None
     validation: float = Field(default=0.0, ge=VALIDATION.least, lt=VALIDATION.most)

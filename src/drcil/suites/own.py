@@ -57,7 +57,7 @@ Numbers = Annotated[list[Any], Field(min_length=1), AfterValidator(_numbers), Af
 Count = Annotated[int, Field(strict=True)]
 Point = dict[str, Any]
 """Settings and run options by name: one of the combinations of a grid."""
-_OPTIONS = ("memory", "backbone", "augment", "image_size", "epochs_scale", "validation", "freeze")
+_OPTIONS = ("memory", "backbone", "augment", "image_size", "epochs_scale", "schedule", "validation", "freeze")
 """Options of a run, which a file may set, and a grid or a sweep may vary, like settings of the method."""
 
 
@@ -82,6 +82,7 @@ class SuiteFile(BaseModel):
     augment: str | None = None
     image_size: int | None = None
     epochs_scale: float | None = None
+    schedule: str | None = None
     validation: float | None = None
     freeze: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -186,7 +187,7 @@ def _wanted(file: SuiteFile, common: Common, method: str, stream: str, point: Po
     given = {**file.settings, **{name: value for name, value in point.items() if name not in _OPTIONS}}
     spec, data = named_method(method)[0], find_dataset(parse_stream(stream).dataset)[0].spec
     backbone = spec.backbone(data, chosen["backbone"])
-    settings = unusual_settings(spec, data.kind, given, stream, backbone)
+    settings = unusual_settings(spec, data.kind, given, stream, backbone, chosen["schedule"])
     details = (stream, *_words(method, point))
     return tuple(
         Wanted(

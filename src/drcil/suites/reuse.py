@@ -75,7 +75,7 @@ def present_settings(own: RunSettings) -> dict[str, Any]:
     """The method's settings as they would be now, with its recipe and what was given by hand; or what is wrong."""
     spec, data = METHODS[own.method], find_dataset(parse_stream(own.stream).dataset)[0].spec
     backbone = spec.backbone(data, own.backbone)
-    settings = resolve_settings(spec, data.kind, own.settings, own.epochs_scale, own.stream, backbone)
+    settings = resolve_settings(spec, data.kind, own.settings, own.epochs_scale, own.stream, backbone, own.schedule)
     return settings.model_dump(mode="json")
 
 

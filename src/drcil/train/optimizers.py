@@ -78,7 +78,7 @@ def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
     ]
     if schedule.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=schedule.lr, fused=fused)
-    return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum, fused=fused)
+    return torch.optim.SGD(groups, lr=schedule.lr, momentum=schedule.momentum, nesterov=schedule.nesterov, fused=fused)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float, epoch: int) -> None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ..data.sources.imageset import Int64, indices
 from ..data.sources.reader import batches_together, cut
 from ..errors import UserError
 from ..keys import Draws, KeyPart, Share, derive, generator
 from ..stages import Moment, Stage
+from .average import Average
 from .events import EpochDone, StageStarted, StepDone
 from .exchange import Exchange
 from .gradients import Gradients
@@ -41,6 +43,7 @@ class Training:
         self.precision.load_state_dict(engine.fresh_precision)
         self.hooks = nn.ModuleList(stage.hooks).to(engine.device)
         self.optimizer = make_optimizer(stage, fused=engine.device.type != "mps" and not engine.fresh_precision)
+        self.average = Average(stage.net, stage.schedule.average)
         self.tally = Tally()
         self.epoch, self.step = 0, 0
         self._go_on()
@@ -79,29 +82,34 @@ class Training:
         self.engine.listener(StageStarted(task, stage.name, schedule.epochs, self.epoch, images))
         while self.epoch < schedule.epochs:
             started = time.monotonic()
-            rate = schedule.rate(self.epoch)
-            set_rate(self.optimizer, rate, self.epoch)
             with self.gradients.norms.installed():
-                self._run_epoch(rate)
+                rate = self._run_epoch()
             losses = self._checked(self.tally.averages())
-            accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
+            with self.average.shown():
+                accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
             seconds = time.monotonic() - started
             measured_on = self.engine.measured_on
             self.engine.listener(EpochDone(task, stage.name, self.epoch, rate, losses, seconds, accuracy, measured_on))
             self.epoch, self.step, self.tally = self.epoch + 1, 0, Tally()
+        self.average.settle()
 
-    def _run_epoch(self, rate: float) -> None:
-        """The steps of the epoch that are left."""
-        stage, place, path = self.stage, self.place, self._path()
-        for images, where, total in self._batches_left(path):
+    def _run_epoch(self) -> float:
+        """The steps of the epoch that are left; returns the rate that it began with."""
+        stage, place, path, schedule = self.stage, self.place, self._path(), self.stage.schedule
+        pieces = self._pieces(path)
+        for images, where, total in self._batches_left(path, pieces):
+            rate = schedule.rate(self.epoch, self.step, len(pieces))
+            set_rate(self.optimizer, rate, self.epoch)
             self._take_step(
                 images, where, total, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
             )
+            self.average.add()
             self.step += 1
             losses = self.tally.peek()
             self.engine.listener(StepDone(place.task, stage.name, self.epoch, total, losses))
             if self.engine.journal.due():
                 self.engine.journal.keep_partial(place, self._snapshot())
+        return schedule.rate(self.epoch, 0, len(pieces))
 
     def _path(self) -> tuple[KeyPart, ...]:
         """What all draws of the epoch are keyed by."""
@@ -112,7 +120,12 @@ class Training:
         """Where in the stage's data the images of the epoch are, in order."""
         return self.stage.sampler(self.stage.data.labels, derive(*path, "order"))
 
-    def _batches_left(self, path: tuple[KeyPart, ...]) -> Iterator[tuple[Tensor, Tensor, int]]:
+    def _pieces(self, path: tuple[KeyPart, ...]) -> list[Int64]:
+        """The same, cut into batches."""
+        positions, size = self._positions(path), self.stage.schedule.batch_size
+        return cut(positions, size, join_single=self._too_small(positions, size))
+
+    def _batches_left(self, path: tuple[KeyPart, ...], pieces: list[Int64]) -> Iterator[tuple[Tensor, Tensor, int]]:
         """For each step that is left: what the net is asked by, where in the stage's data it is from, and how many
         images all processes have together.
 
@@ -121,12 +134,10 @@ class Training:
         and leaves out those it has taken.
         """
         stage, size, begun = self.stage, self.stage.schedule.batch_size, self.step
-        positions = self._positions(path)
-        pieces = cut(positions, size, join_single=self._too_small(positions, size))
         sizes = [len(piece) for piece in pieces]
         mine = [piece[self.spread.own(len(piece))] for piece in pieces]
         # Sent to the device once, not with every chunk.
-        everywhere = indices(np.concatenate(mine) if mine else positions, self.engine.device)
+        everywhere = indices(np.concatenate(mine) if mine else np.empty(0, dtype=np.int64), self.engine.device)
         where = torch.split(everywhere, [len(piece) for piece in mine])
         if self.kept is not None:
             yield from ((place, place, total) for place, total in zip(where[begun:], sizes[begun:], strict=True))
@@ -144,7 +155,13 @@ class Training:
             seen = where[start : start + together]
             views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in seen])
             for images, place, total in islice(zip(views, seen, totals, strict=True), max(0, begun - start), None):
-                yield self.engine.inference.normalised(images), place, total
+                yield self._sized(self.engine.inference.normalised(images)), place, total
+
+    def _sized(self, images: Tensor) -> Tensor:
+        """The images as large as those of this epoch are, averaged by area."""
+        full = images.shape[-1]
+        size = self.stage.schedule.image_size(self.epoch, full)
+        return images if size == full else functional.interpolate(images, (size, size), mode="area")
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
@@ -198,6 +215,7 @@ class Training:
             **prefixed("net", self.stage.net.state_dict()),
             **prefixed("hooks", self.hooks.state_dict()),
             **prefixed("optimizer", optimizer_state(self.optimizer)),
+            **prefixed("average", self.average.state()),
             **prefixed("tally", self.tally.state()),
         }
         return Snapshot(self.epoch, self.step, tensors, self.precision.state_dict())
@@ -212,5 +230,6 @@ class Training:
             restore_module(self.stage.net, below("net", snapshot.tensors))
             restore_module(self.hooks, below("hooks", snapshot.tensors))
             restore_optimizer(self.optimizer, below("optimizer", snapshot.tensors))
+            self.average.restore(below("average", snapshot.tensors))
             self.tally.restore(below("tally", snapshot.tensors), self.engine.device)
             self.precision.load_state_dict(snapshot.scalars)

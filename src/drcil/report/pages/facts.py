@@ -18,6 +18,7 @@ def budget(result: Mapping[str, Any], tasks: int | None = None) -> str:
     words = [f"profile {result.get('profile', 'full')}"]
     scale = own.get("epochs_scale", 1.0)
     words += [] if scale == 1.0 else [f"{scale * 100:.4g} % of the epochs"]
+    words += [f"schedule {own['schedule']}"] if own.get("schedule") else []
     words += [f"images of {own['image_size']} pixels"] if own.get("image_size") else []
     tasks = tasks or len(result["tasks"])
     return ", ".join([*words, f"{tasks} task{'' if tasks == 1 else 's'}"])
