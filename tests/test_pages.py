@@ -86,6 +86,9 @@ def test_the_command_of_a_run_has_what_its_profile_does_not_bring() -> None:
         "drcil run icarl:classifier cifar100-b0-10 --profile cpu --seed 1 --order-seed 7 --memory 3/class --tasks 2 "
         "--image-size 20 --set later.epochs=3 --set tro=0.5"
     )
+    quick = make_settings(method="maf", stream="digits-b0-5", schedule="fast")
+    assert command_of(quick) == "drcil run maf digits-b0-5 --schedule fast"
+    assert command_of(make_settings(method="maf", stream="digits-b0-5", profile="fast")).endswith("--profile fast")
 
 
 def test_the_commit_is_read_where_there_is_a_repository(tmp_path: Path) -> None:

@@ -211,6 +211,37 @@ def test_every_profile_has_options_for_every_kind_of_data(name: str) -> None:
     assert load_profile(name, "sounds") == expected[name]
 
 
+@pytest.mark.parametrize("kind", ["cifar", "imagenet", "digits", "sounds"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_the_fast_schedule_is_for_every_stage_that_trains_a_backbone(method: str, kind: str) -> None:
+    """Epochs stay, and rates keep their proportion; what trains a classifier alone is left as it is."""
+    spec = METHODS[method]
+    recipe = load_recipe(spec.recipe, kind)
+    usual, fast = (resolve_settings(spec, kind, {}, schedule=name).schedules() for name in (None, "fast"))
+    assert fast.keys() == usual.keys()
+    for stage, schedule in fast.items():
+        assert schedule.epochs == usual[stage].epochs
+        if "optimizer" in recipe[stage]:
+            assert schedule == usual[stage]
+        else:
+            assert schedule.changes == "step"
+            share = usual[stage].lr / usual["first"].lr
+            assert schedule.lr / fast["first"].lr == pytest.approx(share)
+        if schedule.curve == "linear":
+            assert schedule.warmup == pytest.approx(0.2 * schedule.epochs)
+
+
+def test_what_is_given_by_hand_goes_before_a_schedule() -> None:
+    own = resolve_settings(METHODS["icarl"], "cifar", {"later.lr": 0.3}, 0.1, schedule="fast").schedules()
+    assert own["later"].lr == 0.3
+    assert (own["first"].epochs, own["first"].warmup) == (20, pytest.approx(4.0))
+
+
+def test_an_unknown_schedule_is_told() -> None:
+    with pytest.raises(UserError, match="unknown schedule 'fest'; did you mean 'fast'"):
+        resolve_settings(METHODS["icarl"], "cifar", {}, schedule="fest")
+
+
 LAYERS = """
 [common]
 weight = 1.0

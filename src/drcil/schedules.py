@@ -40,11 +40,6 @@ class Schedule(BaseModel):
     warmup: float = Field(default=0, ge=0)
     """Epochs of linear rise from ``warmup_lr`` before the curve begins."""
     warmup_lr: float = Field(default=0.0, ge=0)
-    average: float = Field(default=0.0, ge=0, lt=1)
-    """How much of the mean of all weights so far is kept when a step adds its own; the stage ends with that mean.
-
-    0: the weights are those of the last step.
-    """
     resolution: float = Field(default=1.0, gt=0, le=1)
     """The side of the images in the first epoch, as a share of the full one, which it grows to."""
     full_from: float = Field(default=0.5, ge=0, le=1)

@@ -18,7 +18,6 @@ from ..data.sources.reader import batches_together, cut
 from ..errors import UserError
 from ..keys import Draws, KeyPart, Share, derive, generator
 from ..stages import Moment, Stage
-from .average import Average
 from .events import EpochDone, StageStarted, StepDone
 from .exchange import Exchange
 from .gradients import Gradients
@@ -43,7 +42,6 @@ class Training:
         self.precision.load_state_dict(engine.fresh_precision)
         self.hooks = nn.ModuleList(stage.hooks).to(engine.device)
         self.optimizer = make_optimizer(stage, fused=engine.device.type != "mps" and not engine.fresh_precision)
-        self.average = Average(stage.net, stage.schedule.average)
         self.tally = Tally()
         self.epoch, self.step = 0, 0
         self._go_on()
@@ -85,13 +83,11 @@ class Training:
             with self.gradients.norms.installed():
                 rate = self._run_epoch()
             losses = self._checked(self.tally.averages())
-            with self.average.shown():
-                accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
+            accuracy = self.engine.watched_accuracy(stage.net, self.epoch)
             seconds = time.monotonic() - started
             measured_on = self.engine.measured_on
             self.engine.listener(EpochDone(task, stage.name, self.epoch, rate, losses, seconds, accuracy, measured_on))
             self.epoch, self.step, self.tally = self.epoch + 1, 0, Tally()
-        self.average.settle()
 
     def _run_epoch(self) -> float:
         """The steps of the epoch that are left; returns the rate that it began with."""
@@ -103,7 +99,6 @@ class Training:
             self._take_step(
                 images, where, total, Moment(self.epoch, self.step, rate, generator(*path, self.step, "hooks"))
             )
-            self.average.add()
             self.step += 1
             losses = self.tally.peek()
             self.engine.listener(StepDone(place.task, stage.name, self.epoch, total, losses))
@@ -215,7 +210,6 @@ class Training:
             **prefixed("net", self.stage.net.state_dict()),
             **prefixed("hooks", self.hooks.state_dict()),
             **prefixed("optimizer", optimizer_state(self.optimizer)),
-            **prefixed("average", self.average.state()),
             **prefixed("tally", self.tally.state()),
         }
         return Snapshot(self.epoch, self.step, tensors, self.precision.state_dict())
@@ -230,6 +224,5 @@ class Training:
             restore_module(self.stage.net, below("net", snapshot.tensors))
             restore_module(self.hooks, below("hooks", snapshot.tensors))
             restore_optimizer(self.optimizer, below("optimizer", snapshot.tensors))
-            self.average.restore(below("average", snapshot.tensors))
             self.tally.restore(below("tally", snapshot.tensors), self.engine.device)
             self.precision.load_state_dict(snapshot.scalars)
