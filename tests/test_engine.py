@@ -319,47 +319,33 @@ def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
 
 
 QUICK = Schedule(
-    epochs=4,
-    lr=0.003,
-    batch_size=32,
-    weight_decay=1e-3,
-    nesterov=True,
-    curve="linear",
-    changes="step",
-    warmup=0.8,
-    resolution=0.5,
-    full_from=0.5,
+    epochs=4, lr=0.0003, batch_size=32, weight_decay=1e-3, nesterov=True, curve="linear", changes="step", warmup=0.8
 )
 
 
-def test_a_quick_stage_is_a_plain_loop_and_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """A rate for every step, momentum that looks ahead, and small images first."""
+def test_a_stage_with_a_rate_for_every_step_is_a_plain_loop_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Also with momentum that looks ahead. At a low rate, at which roundings do not grow."""
     nets: list[Net] = []
-    sizes: list[int] = []
 
     def make(journal: Journal, listener: Callable[[Event], None]) -> None:
         nets.append(make_net())
-        nets[-1].backbone.register_forward_pre_hook(lambda _, given: sizes.append(given[0].shape[-1]))
         fit(make_engine("none", journal, listener=listener), make_stage(nets[-1], schedule=QUICK, sampler=in_order))
 
     make(Journal(), lambda event: None)
-    assert sizes == [4] * 4 + [8] * 12
     stopped_and_resumed(make, tmp_path, [3, 5, 1])
     assert_equal(state(nets[0]), state(nets[-1]))
 
     plain = make_net().train()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3, nesterov=True)
     labels = torch.from_numpy(FEW.labels)
-    everything = make_engine().inference.normalised(FEW.source.read(FEW.rows))
+    images = make_engine().inference.normalised(FEW.source.read(FEW.rows))
     for epoch, start in itertools.product(range(4), range(0, 100, 32)):
-        images = everything[start : start + 32]
-        images = F.adaptive_avg_pool2d(images, 4) if epoch == 0 else images
         optimizer.param_groups[0]["lr"] = QUICK.rate(epoch, start // 32, 4)
         optimizer.zero_grad()
-        F.cross_entropy(plain(images).logits.fused, labels[start : start + 32]).backward()
+        F.cross_entropy(plain(images[start : start + 32]).logits.fused, labels[start : start + 32]).backward()
         optimizer.step()
     for name, tensor in plain.state_dict().items():
-        torch.testing.assert_close(nets[0].state_dict()[name], tensor, rtol=1e-3, atol=5e-4, msg=name)
+        torch.testing.assert_close(nets[0].state_dict()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
 class Sixteen(TrainingEngine):

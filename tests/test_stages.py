@@ -72,14 +72,6 @@ def test_a_warm_up_by_steps_is_scaled_to_a_part_of_an_epoch() -> None:
     assert 0 < shortest.rate(0, 0, 4) < 0.1
 
 
-def test_images_grow_to_their_full_size() -> None:
-    schedule = Schedule(epochs=8, lr=0.1, resolution=0.5, full_from=0.75)
-    assert [schedule.image_size(epoch, 32) for epoch in range(8)] == [16, 20, 20, 24, 28, 28, 32, 32]
-    assert [schedule.image_size(epoch, 224) for epoch in (0, 5, 6)] == [112, 196, 224]
-    assert Schedule(epochs=8, lr=0.1).image_size(0, 30) == 30
-    assert schedule.image_size(0, 6) == 4
-
-
 def test_looking_ahead_needs_a_momentum() -> None:
     with pytest.raises(ValidationError, match="nesterov"):
         Schedule(epochs=1, lr=0.1, momentum=0, nesterov=True)

@@ -40,10 +40,6 @@ class Schedule(BaseModel):
     warmup: float = Field(default=0, ge=0)
     """Epochs of linear rise from ``warmup_lr`` before the curve begins."""
     warmup_lr: float = Field(default=0.0, ge=0)
-    resolution: float = Field(default=1.0, gt=0, le=1)
-    """The side of the images in the first epoch, as a share of the full one, which it grows to."""
-    full_from: float = Field(default=0.5, ge=0, le=1)
-    """The share of the epochs after which images have their full size."""
 
     @model_validator(mode="after")
     def _looks_ahead_along_something(self) -> Schedule:
@@ -91,10 +87,3 @@ class Schedule(BaseModel):
         if self.curve == "steps":
             return self.lr * self.factor ** sum(place >= milestone for milestone in self.milestones)
         return self.lr
-
-    def image_size(self, epoch: int, full: int) -> int:
-        """The side of the images of an epoch (from 0), where it is ``full`` at last."""
-        growing = self.full_from * self.epochs
-        share = 1.0 if epoch >= growing else self.resolution + (1 - self.resolution) * epoch / growing
-        grain = max(4, full // 8)
-        return full if share == 1 else min(full, max(grain, round(share * full / grain) * grain))

@@ -79,6 +79,9 @@ class RunSettings(BaseModel):
         """What cannot change halfway, as JSON: not where things are, when to stop, how it is computed and read."""
         left_out = {"readout", "weights", "data", "threads", "tasks", "engine", "loggers", "plugins"}
         chosen = self.model_dump(mode="json", exclude=left_out)
+        if self.schedule is None:
+            # As if there were no such choice: runs of before it have none.
+            del chosen["schedule"]
         weights = {"weights": self.weights.seal.checksum} if self.weights else {}
         engine = self.engine
         compiled = {"compile": True} if engine.compile else {}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..data.sources.imageset import Int64, indices
 from ..data.sources.reader import batches_together, cut
@@ -150,13 +149,7 @@ class Training:
             seen = where[start : start + together]
             views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in seen])
             for images, place, total in islice(zip(views, seen, totals, strict=True), max(0, begun - start), None):
-                yield self._sized(self.engine.inference.normalised(images)), place, total
-
-    def _sized(self, images: Tensor) -> Tensor:
-        """The images as large as those of this epoch are, averaged by area."""
-        full = images.shape[-1]
-        size = self.stage.schedule.image_size(self.epoch, full)
-        return images if size == full else functional.interpolate(images, (size, size), mode="area")
+                yield self.engine.inference.normalised(images), place, total
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.
