@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +35,7 @@ WORKERS, BATCH = 2, 128
 _ROUNDS = 3
 _CACHE = 512 << 20
 _SMALL, _LARGE = 64, 224
+_SHARED = Path("/proc/meminfo")
 _TINY_IMAGENET = "imagenet-tiny"
 
 
@@ -88,6 +90,7 @@ class Files:
             num_workers=WORKERS,
             persistent_workers=True,
             multiprocessing_context=forking(),
+            prefetch_factor=PREFETCH,
         )
         return partial(seconds_of, lambda: sum(loader))
 
@@ -197,13 +200,16 @@ def epoch_memory(scene: Scene) -> Measurement:
 
 def held_memory() -> int:
     """Bytes that this process and its workers have for themselves, and those of shared memory on the machine."""
+    if not _SHARED.exists():
+        raise UserError(f"memory is read from {_SHARED}, which this system does not have")
     pids = ["self", *(str(child.pid) for child in multiprocessing.active_children())]
-    try:
-        own = [_kibibytes(Path(f"/proc/{pid}/status"), "RssAnon") for pid in pids]
-        return 1024 * (sum(own) + _kibibytes(Path("/proc/meminfo"), "Shmem"))
-    except FileNotFoundError as error:
-        raise UserError(f"memory is read from {error.filename}, which this system does not have") from None
+    own = [_kibibytes(Path(f"/proc/{pid}/status"), "RssAnon") for pid in pids]
+    return 1024 * (sum(own) + _kibibytes(_SHARED, "Shmem"))
 
 
 def _kibibytes(file: Path, name: str) -> int:
-    return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith(f"{name}:"))
+    """The entry of this name; 0 for a process that is gone."""
+    with suppress(FileNotFoundError):
+        lines = file.read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+    return 0

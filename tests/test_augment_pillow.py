@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drcil.data.augment import build_augment
 from drcil.data.augment.colour import brightness
+from drcil.data.augment.geometric import shear_x
 from drcil.data.augment.operations import OperationSet
 from drcil.data.augment.pipeline import JITTER
 from drcil.data.augment.policy import AUTO, CIFAR10, OPERATIONS, AutoAugment, magnitude
@@ -220,6 +221,16 @@ def test_what_is_put_off_shows_as_if_done_at_once(size: int) -> None:
         at_once = applied(AUTO, at_once, operations, strengths)
     assert torch.equal(put_off.settled(), at_once)
     assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("size", [32, 96])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_no_images_are_no_trouble(operation: str, size: int) -> None:
+    none, values = pictures(size)[:0], torch.empty(0, dtype=torch.float64)
+    assert ours(none, operation, values).shape == none.shape
+    assert build_augment("auto", SPEC, in_memory=True)(none, torch.Generator()).shape == none.shape
+    assert shear_x(none, values).shape == none.shape
+    assert level_counts(none).shape == (0, 3, 256)
 
 
 @pytest.mark.parametrize("size", [16, 96])

@@ -319,7 +319,14 @@ def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
 
 
 QUICK = Schedule(
-    epochs=4, lr=0.0003, batch_size=32, weight_decay=1e-3, nesterov=True, curve="linear", changes="step", warmup=0.8
+    epochs=4,
+    lr=0.0003,
+    batch_size=32,
+    weight_decay=1e-3,
+    nesterov=True,
+    curve="linear",
+    changes="step",
+    warmup_share=0.2,
 )
 
 

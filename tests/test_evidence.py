@@ -155,6 +155,16 @@ def test_runs_that_differ_in_seeds_are_a_mean_and_all_others_are_apart() -> None
     assert list(group.rows) == ["maf"]
 
 
+def test_runs_of_before_a_setting_existed_share_a_row_with_those_of_today() -> None:
+    own = make_settings(method="maf", stream="cifar100-b0-10")
+    before, now = evidence(own), evidence(own.model_copy(update={"seed": 1}))
+    for stage in ("first", "adaptation", "fusion", "finetuning"):
+        for setting in ("changes", "nesterov", "warmup_share"):
+            del before.result["settings"]["method"][stage][setting]
+    (group,) = grouped([before, now])
+    assert {name: len(runs) for name, runs in group.rows.items()} == {"maf": 2}
+
+
 def test_unfinished_runs_have_rows_by_how_far_they_are() -> None:
     """The mean over fewer tasks is another figure; runs that are equally far are a mean."""
     own = make_settings(method="maf", stream="cifar100-b0-10", tasks=3)

@@ -88,7 +88,9 @@ def test_the_command_of_a_run_has_what_its_profile_does_not_bring() -> None:
     )
     quick = make_settings(method="maf", stream="digits-b0-5", schedule="fast")
     assert command_of(quick) == "drcil run maf digits-b0-5 --schedule fast"
-    assert command_of(make_settings(method="maf", stream="digits-b0-5", profile="fast")).endswith("--profile fast")
+    fast = {"method": "maf", "stream": "digits-b0-5", "profile": "fast"}
+    assert command_of(make_settings(**fast)) == "drcil run maf digits-b0-5 --profile fast"
+    assert command_of(make_settings(**fast, schedule="recipe")).endswith("--profile fast --schedule recipe")
 
 
 def test_the_commit_is_read_where_there_is_a_repository(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def test_the_past_does_not_decay_where_decay_spares_normalisations() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"nesterov": True}, {"changes": "step", "curve": "linear", "warmup": 0.5}, {"optimizer": "adamw"}],
+    [{}, {"nesterov": True}, {"changes": "step", "curve": "linear", "warmup_share": 0.2}, {"optimizer": "adamw"}],
     ids=str,
 )
 def test_decay_step_by_step_is_that_of_the_optimiser_with_a_zero_gradient(options: dict[str, Any]) -> None:

@@ -227,19 +227,26 @@ def test_the_fast_schedule_is_for_every_stage_that_trains_a_backbone(method: str
             assert schedule.changes == "step"
             share = usual[stage].lr / usual["first"].lr
             assert schedule.lr / fast["first"].lr == pytest.approx(share)
-        if schedule.curve == "linear":
-            assert schedule.warmup == pytest.approx(0.2 * schedule.epochs)
+        assert (schedule.warmup_share == 0.2) == (schedule.curve == "linear")
 
 
 def test_what_is_given_by_hand_goes_before_a_schedule() -> None:
     own = resolve_settings(METHODS["icarl"], "cifar", {"later.lr": 0.3}, 0.1, schedule="fast").schedules()
     assert own["later"].lr == 0.3
-    assert (own["first"].epochs, own["first"].warmup) == (20, pytest.approx(4.0))
+    assert (own["first"].epochs, own["first"].curve) == (20, "linear")
+    assert resolve_settings(METHODS["icarl"], "cifar", {}, schedule="recipe") == resolve_settings(
+        METHODS["icarl"], "cifar", {}
+    )
 
 
 def test_an_unknown_schedule_is_told() -> None:
-    with pytest.raises(UserError, match="unknown schedule 'fest'; did you mean 'fast'"):
-        resolve_settings(METHODS["icarl"], "cifar", {}, schedule="fest")
+    for ask in (
+        lambda: resolve_settings(METHODS["icarl"], "cifar", {}, schedule="fest"),
+        lambda: make_settings(method="icarl", stream="cifar100-b0-10", schedule="fest"),
+        lambda: Learner("icarl", schedule="fest"),
+    ):
+        with pytest.raises(UserError, match="unknown schedule 'fest'; did you mean 'fast'"):
+            ask()
 
 
 LAYERS = """

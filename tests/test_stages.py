@@ -64,12 +64,15 @@ def test_steps_of_a_rate_come_at_their_epochs_also_if_it_changes_with_every_step
     assert [schedule.rate(epoch, step, 3) for epoch in range(4) for step in range(3)] == [1.0] * 6 + [0.1] * 6
 
 
-def test_a_warm_up_by_steps_is_scaled_to_a_part_of_an_epoch() -> None:
-    schedule = Schedule(epochs=200, lr=0.1, curve="linear", changes="step", warmup=40)
-    assert schedule.scaled(0.01).warmup == pytest.approx(0.4)
-    shortest = schedule.scaled(1e-6)
-    assert shortest.epochs == 1
-    assert 0 < shortest.rate(0, 0, 4) < 0.1
+def test_a_warm_up_may_be_a_share_of_all_epochs_however_many_there_are() -> None:
+    schedule = Schedule(epochs=200, lr=0.1, curve="linear", changes="step", warmup_share=0.2)
+    for scale in (1, 0.1, 1e-6):
+        scaled = schedule.scaled(scale)
+        rates = [scaled.rate(epoch, step, 10) for epoch in range(scaled.epochs) for step in range(10)]
+        assert rates.index(max(rates)) == pytest.approx(0.2 * len(rates), abs=1)
+        assert max(rates) > 0.08
+    by_epoch = Schedule(epochs=10, lr=0.1, curve="constant", warmup_share=0.2)
+    assert [by_epoch.rate(epoch) for epoch in range(4)] == pytest.approx([0, 0.05, 0.1, 0.1])
 
 
 def test_looking_ahead_needs_a_momentum() -> None:
@@ -95,10 +98,9 @@ def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float,
     scaled = schedule.scaled(scale)
     rates = [scaled.rate(epoch) for epoch in range(scaled.epochs)]
     assert all(0 <= rate <= 0.1 for rate in rates)
-    first = int(scaled.warmup)
-    assert rates[first:] == sorted(rates[first:], reverse=True)
+    assert rates[scaled.warmup :] == sorted(rates[scaled.warmup :], reverse=True)
     if curve != "steps":
-        assert rates[first] == pytest.approx(0.1)
+        assert rates[scaled.warmup] == pytest.approx(0.1)
 
 
 def test_a_stage_that_is_shorter_than_its_warm_up_reaches_its_rate() -> None:

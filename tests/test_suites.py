@@ -177,6 +177,24 @@ def test_captions_name_the_budget() -> None:
     assert {row for row, _ in table.cells} >= {"mafdrc, epochs_scale=0.03"}
 
 
+def test_settings_are_weighed_against_the_schedule_of_the_profile() -> None:
+    """On CIFAR-100 batches of 128 are in the recipe of maf, but not in the fast schedule."""
+    content = TINY.replace("digits-b0-5", "cifar100-b0-10").replace("digits-b0-2", "cifar100-b0-20")
+    given = content + "profile = 'fast'\n[settings]\nfirst.batch_size = 128\n"
+    assert {str(one.settings.settings) for one in read_suite(written(given), Common()).wanted()} == {
+        "{'first.batch_size': 128}"
+    }
+    plain = given.replace("profile = 'fast'", "schedule = 'recipe'")
+    assert {str(one.settings.settings) for one in read_suite(written(plain), Common()).wanted()} == {"{}"}
+
+
+def test_a_grid_may_vary_the_schedule() -> None:
+    suite = read_suite(written(TINY + "[grid]\nschedule = ['recipe', 'fast']\n"), Common())
+    assert {one.settings.schedule for one in suite.wanted()} == {None, "fast"}
+    (table,) = read_suite(written(TINY + "schedule = 'fast'\n"), Common()).tables
+    assert "2 % of the epochs, schedule fast" in table.caption
+
+
 def test_the_suite_of_the_documents_is_one() -> None:
     document = Path(__file__).resolve().parents[1] / "docs" / "reproducing.md"
     (example,) = re.findall(r"```toml\n(# suite.toml.*?)```", document.read_text(), re.DOTALL)

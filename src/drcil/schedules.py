@@ -37,13 +37,15 @@ class Schedule(BaseModel):
     factor: float = Field(default=0.1, gt=0, le=1)
     lr_end: float = Field(default=0.0, ge=0)
     """Where ``cosine`` and ``linear`` end."""
-    warmup: float = Field(default=0, ge=0)
+    warmup: int = Field(default=0, ge=0)
     """Epochs of linear rise from ``warmup_lr`` before the curve begins."""
+    warmup_share: float = Field(default=0.0, ge=0, lt=1)
+    """The same as a share of all epochs; the longer of both counts."""
     warmup_lr: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _looks_ahead_along_something(self) -> Schedule:
-        if self.nesterov and not self.momentum:
+        if self.nesterov and self.optimizer == "sgd" and not self.momentum:
             raise ValueError("'nesterov' needs a momentum")
         return self
 
@@ -52,13 +54,12 @@ class Schedule(BaseModel):
         if scale == 1:
             return self
         epochs = max(1, round(self.epochs * scale))
-        warmup = self.warmup * scale
         return self.model_copy(
             update={
                 "epochs": epochs,
                 # Never before the first epoch is over, or a very short stage would not learn at its rate at all.
                 "milestones": tuple(max(1, round(milestone * scale)) for milestone in self.milestones),
-                "warmup": warmup if self.changes == "step" else min(round(warmup), epochs - 1),
+                "warmup": min(round(self.warmup * scale), epochs - 1),
             }
         )
 
@@ -69,14 +70,10 @@ class Schedule(BaseModel):
 
     def rate(self, epoch: int, step: int = 0, steps: int = 1) -> float:
         """The learning rate of a step (from 0) of the ``steps`` in an epoch (from 0)."""
-        if self.changes == "step":
-            # In the middle of the step, so that none is lost to a rate of zero.
-            return self._along(epoch + (step + 0.5) / steps, min(self.warmup, self.epochs))
+        # In the middle of the step, so that none is lost to a rate of zero.
+        place = epoch + (step + 0.5) / steps if self.changes == "step" else epoch
         # A stage that is over before its warm-up would never learn at its rate.
-        return self._along(epoch, min(self.warmup, self.epochs - 1))
-
-    def _along(self, place: float, warmup: float) -> float:
-        """The learning rate so many epochs from the beginning."""
+        warmup = max(min(self.warmup, self.epochs - 1), self.warmup_share * self.epochs)
         if place < warmup:
             return self.warmup_lr + (self.lr - self.warmup_lr) * place / warmup
         progress = (place - warmup) / (self.epochs - warmup) if place > warmup else 0.0

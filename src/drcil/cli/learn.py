@@ -121,7 +121,8 @@ def learn(
         "seed": seed,
         "settings": method_settings(None, None, settings or []) or None,
         "epochs_scale": epochs_scale,
-        "schedule": schedule,
+        # Only if it is given: lessons that were stopped before there was such an option go on.
+        **({} if schedule is None else {"schedule": schedule}),
     }
     before = current_version(model) if is_versioned(model) else None
     if before is not None:

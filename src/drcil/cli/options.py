@@ -109,7 +109,7 @@ EpochsScale = Annotated[
 ]
 Schedule = Annotated[
     str | None,
-    typer.Option(help="Learning rates and batches by name: fast.", show_default="the recipe's", rich_help_panel=WHAT),
+    typer.Option(help="Learning rates and batches: recipe, fast.", show_default="recipe", rich_help_panel=WHAT),
 ]
 Profile = Annotated[
     str | None, typer.Option(help="Set of options: full, short, fast, cpu.", show_default="full", rich_help_panel=WHAT)

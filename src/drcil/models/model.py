@@ -15,6 +15,7 @@ from ..methods.spec import named_method
 from ..nets.features import preprocessing_of
 from ..nets.output import Readout
 from ..nets.weights import Weights
+from ..recipes import known_schedule
 from ..streams.budget import Budget
 from ..streams.memory import KeptImages, Memory
 from .usage import Calibration, Usage
@@ -39,6 +40,7 @@ class ModelOptions:
     """The part of the backbone that is frozen, with all parts before it; ``"backbone"``: all of it."""
 
     def __post_init__(self) -> None:
+        known_schedule(self.schedule)
         demanded = named_method(self.method)[0].build.memory
         if self.memory is not None and Budget.parse(self.memory) != Budget.parse(demanded or self.memory):
             raise UserError(

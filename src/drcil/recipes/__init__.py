@@ -11,8 +11,8 @@ laid over every stage; rates keep their proportion to that of the stage ``first`
 left as it is: it is meant for any backbone, or the recipe for this family. What the recipe itself has in
 ``[backbones.transformer]`` comes last.
 
-A run may ask for a schedule by name; ``paces.toml`` has them, by family of backbones and kind of data. It is laid over
-the same stages, behind everything else.
+A run may ask for a schedule by name; ``named_schedules.toml`` has them, by family of backbones and kind of data. It is
+laid over the same stages, behind everything else.
 
 drcil's own recipes are asked for by name. A method that lives outside the package gives the path of its own file.
 """
@@ -32,8 +32,9 @@ from ..reading import read_toml
 from ..streams.protocols import parse_stream
 
 COMMON, DEFAULT, STREAMS, BACKBONES, LIKE = "common", "default", "streams", "backbones", "like"
+RECIPE = "recipe"
+"""What to call the schedule that a recipe has."""
 _RATES = ("lr", "lr_end", "warmup_lr")
-_WARMUP = "warmup_share"
 
 
 def load_recipe(
@@ -65,40 +66,45 @@ def load_recipe(
     for key in tables.get(BACKBONES, {}):
         if key not in get_args(Family):
             raise unknown(f"family of backbones in recipe '{recipe}'", key, get_args(Family))
-    usual = [
+    covered = [
         name
         for name, stage in settings.items()
         if isinstance(stage, Mapping) and "epochs" in stage and "optimizer" not in stage
     ]
     shared = _read("schedules.toml").get(family)
     if shared is not None:
-        settings = _laid_over(settings, usual, _of_kind(shared, kind, f"schedule '{family}'"))
+        settings = _laid_over(settings, covered, _of_kind(shared, kind, f"schedule '{family}'"))
     settings = merge(settings, tables.get(BACKBONES, {}).get(family, {}))
+    schedule = known_schedule(schedule)
     if schedule is not None:
-        known = schedules()
-        if schedule not in known:
-            raise unknown("schedule", schedule, known)
-        over = _of_kind(known[schedule].get(family, {}), kind, f"schedule '{schedule}'")
-        settings = _laid_over(settings, usual, over)
+        over = _of_kind(named_schedules()[schedule].get(family, {}), kind, f"schedule '{schedule}'")
+        settings = _laid_over(settings, covered, over)
     return settings
 
 
-def schedules() -> dict[str, Any]:
+def named_schedules() -> dict[str, Any]:
     """The schedules that a run may ask for, by name."""
-    return _read("paces.toml")
+    return _read("named_schedules.toml")
 
 
-def _laid_over(settings: Mapping[str, Any], usual: Sequence[str], schedule: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, some of their stages with a schedule over their own."""
+def known_schedule(name: str | None) -> str | None:
+    """The name of a schedule, which must be known; None for that of the recipe, by this name or by none."""
+    if name is None or name == RECIPE:
+        return None
+    if name not in named_schedules():
+        raise unknown("schedule", name, [*named_schedules(), RECIPE])
+    return name
+
+
+def _laid_over(settings: Mapping[str, Any], covered: Sequence[str], schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, the covered ones of their stages with a schedule over their own."""
     first = settings.get("first", {}).get("lr")
-    over = {name: value for name, value in schedule.items() if name != _WARMUP}
     stages = {}
-    for name in usual:
+    for name in covered:
         stage = settings[name]
         share = stage["lr"] / first if first and "lr" in stage else 1.0
         rates = {rate: share * schedule[rate] for rate in _RATES if rate in schedule}
-        warmup = {"warmup": schedule[_WARMUP] * stage["epochs"]} if _WARMUP in schedule else {}
-        stages[name] = merge(stage, {**over, **rates, **warmup})
+        stages[name] = merge(stage, {**schedule, **rates})
     return {**settings, **stages}
 
 

@@ -75,10 +75,15 @@ def require_unchanged(directory: Path, where: str, before: Mapping[str, Any], no
 
 def settings_kept(begun: Beginning, method: str) -> dict[str, Any]:
     """The method's settings that the run began with; those that did not exist yet as they are where not given."""
+    return completed(begun.resolved, method)
+
+
+def completed(resolved: dict[str, Any], method: str) -> dict[str, Any]:
+    """Settings of a method that were kept, with those that did not exist yet; as they are if they are not its own."""
     try:
-        return METHODS[method].build.Settings.model_validate(begun.resolved).model_dump(mode="json")
-    except ValidationError:
-        return begun.resolved
+        return METHODS[method].build.Settings.model_validate(resolved).model_dump(mode="json")
+    except (UserError, ValidationError):
+        return resolved
 
 
 def _now(settings: RunSettings, stream: Stream) -> Beginning:

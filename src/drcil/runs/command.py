@@ -6,7 +6,7 @@ import json
 import shlex
 
 from ..errors import UserError, legible
-from ..recipes import dotted
+from ..recipes import RECIPE, dotted
 from .settings import RunSettings, make_settings
 
 _OPTIONS = (
@@ -21,6 +21,8 @@ def command_of(own: RunSettings) -> str:
     usual = usual_run(own)
     words = ["drcil", "run", own.label, own.stream]
     words += [] if own.profile == "full" else ["--profile", own.profile]
+    # A profile may bring a schedule, and then that of the recipe was asked for.
+    words += ["--schedule", RECIPE] if own.schedule is None and usual.schedule is not None else []
     for name in _OPTIONS:
         value = getattr(own, name)
         if value is not None and value != getattr(usual, name):

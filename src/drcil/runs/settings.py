@@ -19,7 +19,7 @@ from ..methods.spec import named_method
 from ..models.start import starting_weights
 from ..nets.features import BACKBONES, preprocessing_of
 from ..nets.weights import Weights
-from ..recipes import load_profile, merge
+from ..recipes import known_schedule, load_profile, merge
 from ..streams.protocols import ORDER_SEED, parse_stream
 from ..train import EngineSettings
 from ..validation import explain
@@ -122,6 +122,7 @@ def make_settings(**given: Any) -> RunSettings:
     data = find_dataset(parse_stream(chosen["stream"]).dataset)[0].spec
     weights = starting_weights(chosen.pop("weights", None), chosen.pop("pretrained", False), chosen.get("backbone"))
     values = merge(load_profile(chosen.get("profile", "full"), data.kind, spec.family), chosen)
+    values["schedule"] = known_schedule(values.get("schedule"))
     wanted = preprocessing_of(spec.backbone(data, values.get("backbone")))
     if data.photographs and wanted is not None:
         values.setdefault("image_size", wanted.image_size)

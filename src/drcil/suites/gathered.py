@@ -13,12 +13,13 @@ from ..report.gathered import stream_table, task_curves
 from ..report.measured import SuiteReport
 from ..report.outcomes import Outcome, means_over
 from ..report.pages.facts import budget
+from ..runs.beginning import completed
 from ..runs.evidence import Evidence
 from ..runs.plain import plain
 from ..runs.result import leading_metric, led_by
 from ..streams.protocols import known_tasks
 
-_GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "image_size", "seed", "order_seed"}
+_GROUPED = {"format", "method", "stream", "profile", "epochs_scale", "schedule", "image_size", "seed", "order_seed"}
 """Choices that a table or its rows have in common, and seeds."""
 
 
@@ -102,7 +103,7 @@ def _chosen(one: Evidence, by_hand: Collection[str]) -> dict[str, Any]:
     choices = plain(one.settings).choices()
     given = choices.pop("settings")
     kept = {name: value for name, value in choices.items() if name not in _GROUPED and value is not None}
-    trained = dict(dotted(one.result["settings"].get("method", {})))
+    trained = dict(dotted(completed(one.result["settings"].get("method", {}), one.settings.method)))
     recipe = {name: value for name, value in trained.items() if name not in by_hand}
     return {**kept, **recipe, **dict(dotted(given))}
 

@@ -25,7 +25,7 @@ from ..methods.resolve import unusual_settings
 from ..methods.spec import named_method
 from ..metrics import require_figure
 from ..reading import read_toml
-from ..recipes import dotted
+from ..recipes import dotted, load_profile
 from ..report.measured import Heading
 from ..runs.result import leading_metric
 from ..runs.settings import make_settings
@@ -59,6 +59,8 @@ Point = dict[str, Any]
 """Settings and run options by name: one of the combinations of a grid."""
 _OPTIONS = ("memory", "backbone", "augment", "image_size", "epochs_scale", "schedule", "validation", "freeze")
 """Options of a run, which a file may set, and a grid or a sweep may vary, like settings of the method."""
+_BUDGET = ("epochs_scale", "schedule", "image_size")
+"""Those of them that say how much is spent on a run."""
 
 
 class SuiteFile(BaseModel):
@@ -111,7 +113,7 @@ def read_suite(path: Path, common: Common) -> Suite:
         tasks=file.tasks if common.tasks is None else common.tasks,
         seeds=file.seeds if common.seeds is None else common.seeds,
         # What a grid varies stands in the names of its rows.
-        **{name: getattr(file, name) for name in ("epochs_scale", "image_size") if name not in _varied(file)},
+        **{name: getattr(file, name) for name in _BUDGET if name not in _varied(file)},
     )
     rows = {_row(method, point): (method, point) for method in file.methods for point in _points(file)}
     runs = {
@@ -187,7 +189,8 @@ def _wanted(file: SuiteFile, common: Common, method: str, stream: str, point: Po
     given = {**file.settings, **{name: value for name, value in point.items() if name not in _OPTIONS}}
     spec, data = named_method(method)[0], find_dataset(parse_stream(stream).dataset)[0].spec
     backbone = spec.backbone(data, chosen["backbone"])
-    settings = unusual_settings(spec, data.kind, given, stream, backbone, chosen["schedule"])
+    schedule = chosen["schedule"] or load_profile(common.profile or "full", data.kind, spec.family).get("schedule")
+    settings = unusual_settings(spec, data.kind, given, stream, backbone, schedule)
     details = (stream, *_words(method, point))
     return tuple(
         Wanted(

@@ -28,18 +28,20 @@ class Common:
     threads: int | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     epochs_scale: float | None = None
+    schedule: str | None = None
     image_size: int | None = None
 
     def options(self, seed: int) -> dict[str, Any]:
         """As options of a run."""
         own = {"profile": self.profile, "tasks": self.tasks, "data": self.data, "threads": self.threads}
-        budget = {"epochs_scale": self.epochs_scale, "image_size": self.image_size}
+        budget = {"epochs_scale": self.epochs_scale, "schedule": self.schedule, "image_size": self.image_size}
         return {**own, **budget, "engine": dict(self.engine), "seed": seed}
 
     def words(self) -> str:
         """On what budget runs are, where it is not the full one."""
         parts = [f"profile {self.profile}"] if self.profile not in (None, "full") else []
         parts += [] if self.epochs_scale in (None, 1.0) else [f"{self.epochs_scale * 100:.4g} % of the epochs"]
+        parts += [] if self.schedule is None else [f"schedule {self.schedule}"]
         parts += [] if self.image_size is None else [f"images of {self.image_size} pixels"]
         if self.tasks is not None:
             parts.append("the first task" if self.tasks == 1 else f"the first {self.tasks} tasks")

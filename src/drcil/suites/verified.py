@@ -29,7 +29,7 @@ from .reuse import present_settings
 
 _LEFT_OUT = {"seed", "precision", "compile"}
 """Choices in which a run may differ from the published one and still stand for it."""
-_BUDGET = {"profile", "epochs_scale", "image_size"}
+_BUDGET = {"profile", "epochs_scale", "schedule", "image_size"}
 """Choices that the heading of a table names."""
 _DEFAULT = "default"
 _HEADER = (

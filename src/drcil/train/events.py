@@ -36,6 +36,7 @@ class EpochDone:
     stage: str
     epoch: int
     lr: float
+    """The rate of its first step."""
     losses: Mapping[str, float]
     """Each term's average over the epoch, and ``total``, the weighted sum."""
     seconds: float

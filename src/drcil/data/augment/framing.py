@@ -20,6 +20,8 @@ ATTEMPTS = 10
 def pad_crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
     """Pad with zeros on each side, then cut the original size out, its corner at (top, left) of the padded image."""
     count, channels, height, width = images.shape
+    if not count:
+        return images.clone()
     device = images.device
     padded = F.pad(images, (padding, padding, padding, padding)).contiguous()
     # Rows of the result are runs of bytes in the padded batch: copied as such, several times faster than a gather.

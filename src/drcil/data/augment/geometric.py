@@ -83,12 +83,14 @@ def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
     The offset is the same along a row, so the cubic runs through four shifted copies of it.
     """
     count, channels, height, width = images.shape
+    if not count:
+        return images.clone()
     device = images.device
     offset = slopes[:, None] * (torch.arange(height, dtype=torch.float64) + 0.5)
     whole = offset.floor()
     shift = on_device_of((offset - whole).float(), images)[:, None, :, None]
     # Beyond its ends a row goes on as it ends, as far as any is shifted, and one and two pixels more for the taps.
-    reach = int(whole.abs().max()) + 2 if count else 0
+    reach = int(whole.abs().max()) + 2
     ends = (images[..., :1], images[..., -1:])
     before, after = (end.expand(-1, -1, -1, reach) for end in ends)
     rows = torch.cat([before, images, after], dim=3)

@@ -123,8 +123,10 @@ def look_up(images: Tensor, tables: Tensor) -> Tensor:
 def level_counts(images: Tensor) -> Tensor:
     """How often each channel has each level, (N, C, 256)."""
     if is_large(images) and images.device.type == "cpu":
-        planes = images.flatten(2).flatten(0, 1)
-        return torch.stack([torch.bincount(plane, minlength=LEVELS) for plane in planes]).view(*images.shape[:2], -1)
+        found = torch.empty(*images.shape[:2], LEVELS, dtype=torch.int64)
+        for plane, place in zip(images.flatten(2).flatten(0, 1), found.flatten(0, 1), strict=True):
+            place.copy_(torch.bincount(plane, minlength=LEVELS))
+        return found
     bins = images.shape[0] * images.shape[1] * LEVELS
     first = torch.arange(0, bins, LEVELS, dtype=torch.int32, device=images.device)
     places = (images.flatten(2).flatten(0, 1) + first[:, None]).flatten()
