@@ -12,7 +12,7 @@ from torch import Tensor
 from .pixels import LEVELS, on_device_of, put_rows
 
 _LARGE = 96 * 96
-"""Pixels of an image from which on a CPU takes it plane by plane, with less work for each pixel."""
+"""From so many pixels on, a CPU takes an image plane by plane, which is less work for each pixel."""
 
 
 class Toned:
@@ -21,8 +21,7 @@ class Toned:
     def __init__(self, pixels: Tensor, own: bool = False) -> None:
         """``pixels``: uint8 (N, C, H, W), which are left as they are, unless they are the batch's ``own``."""
         self._pixels, self._is_own = pixels, own
-        levels = torch.arange(LEVELS, dtype=torch.uint8, device=pixels.device)
-        self._tables = levels.repeat(*pixels.shape[:2], 1)
+        self._tables = self.levels.to(torch.uint8).repeat(*pixels.shape[:2], 1)
         self._pending = torch.zeros(len(pixels), dtype=torch.bool)
         """Which images are shown through another table than the identity; on the CPU."""
 
@@ -32,6 +31,11 @@ class Toned:
     @property
     def shape(self) -> torch.Size:
         return self._pixels.shape
+
+    @property
+    def levels(self) -> Tensor:
+        """0 to 255, beside the images."""
+        return torch.arange(LEVELS, dtype=torch.int32, device=self._pixels.device)
 
     def shown(self, chosen: Tensor) -> Shown:
         """The chosen images (places in the batch, on the CPU), to look at."""
@@ -64,8 +68,8 @@ class Toned:
             self._pixels, self._is_own = self._pixels.clone(), True
         put_rows(self._pixels, chosen, images)
         if self._pending[chosen].any():
-            levels = torch.arange(LEVELS, dtype=torch.uint8, device=images.device)
-            put_rows(self._tables, chosen, levels.expand(len(chosen), self.shape[1], -1))
+            identity = self.levels.to(torch.uint8).expand(len(chosen), self.shape[1], -1)
+            put_rows(self._tables, chosen, identity)
             self._pending[chosen] = False
 
     def counts(self, chosen: Tensor) -> Tensor:
@@ -97,8 +101,7 @@ class Shown:
 
     @property
     def levels(self) -> Tensor:
-        """0 to 255, beside the images."""
-        return torch.arange(LEVELS, dtype=torch.int32, device=self._batch._pixels.device)
+        return self._batch.levels
 
     def pixels(self) -> Tensor:
         return self._batch.pixels(self._chosen)
