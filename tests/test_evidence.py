@@ -296,6 +296,13 @@ def test_a_run_that_was_made_twice_is_one_run() -> None:
     assert line.startswith("| `mafdrc` | 73.00 ±2.00 |") and " | 0, 1 | " in line
 
 
+def test_a_commit_that_is_not_known_is_not_hidden_by_one_that_is() -> None:
+    full = covering("mafdrc", "cifar100-b0-10")
+    first, second = evidence(full), evidence(full.model_copy(update={"seed": 1}))
+    first.about.environment.pop("commit")
+    assert " | –, 0123456789 |" in verified_page([first, second])
+
+
 def test_all_tasks_are_a_whole_run() -> None:
     page = verified_page([evidence(covering("mafdrc", "cifar100-b0-10", tasks=10, memory="2000"))])
     assert "1 of the 360 runs behind" in page

@@ -211,5 +211,5 @@ def _is_of_today(one: Evidence) -> bool:
 
 
 def _span(words: Iterator[str]) -> str:
-    """Days or commits, each once."""
-    return ", ".join(dict.fromkeys(word for word in words if word)) or "–"
+    """Days or commits, each once; a dash where one is not known."""
+    return ", ".join(dict.fromkeys(word or "–" for word in words)) or "–"
