@@ -2,7 +2,7 @@
 
 The process imports everything once and forks a child for every session of the run. Children die by SIGKILL at the
 places of ``KILLS``, the last one finishes the run. What every child did is printed, a line each. With a number of
-kills, seconds and a seed behind the directory, children are killed from outside, at random within these seconds.
+kills, the steps of the whole run and a seed behind the directory, children are killed from outside, at random.
 """
 
 from __future__ import annotations
@@ -121,30 +121,42 @@ def _session(directory: Path, act: Session) -> str:
     return "killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"status {status}"
 
 
-def _killed_from_outside(directory: Path, after: float) -> str:
-    """A session that is killed after some seconds, wherever it is, unless it is over before."""
+def _killed_from_outside(directory: Path, steps: int, wait: float) -> str:
+    """A session that is killed some seconds after so many steps, wherever it is then, unless it is over before."""
+    told, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        _go(Run.open(directory))
+        _go(Run.open(directory), listener=lambda event: _tell(tells, event))
         os._exit(0)
-    time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    os.close(tells)
+    with open(told, "rb", buffering=0) as seen:
+        while steps > 0 and (new := seen.read(steps)):
+            steps -= len(new)
+        time.sleep(wait)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
     return "killed" if os.WIFSIGNALED(status) else f"status {status}"
 
 
-def kill_at_random(directory: Path, kills: int, seconds: float, seed: int) -> None:
+def _tell(tells: int, event: Event) -> None:
+    """A byte for every step."""
+    if isinstance(event, StepDone):
+        os.write(tells, b".")
+
+
+def kill_at_random(directory: Path, kills: int, steps: int, seed: int) -> None:
+    """Of a run of so many steps, each session takes its share at most: there is something left to kill for all."""
     draw = random.Random(seed)
-    # The shortest first: a session that is long enough to finish leaves nothing to kill.
-    for after in sorted(draw.uniform(0, seconds) for _ in range(kills)):
-        print(_killed_from_outside(directory, after), flush=True)
+    for _ in range(kills):
+        # The child goes on while it is waited for, so that it may be killed while it does anything.
+        print(_killed_from_outside(directory, draw.randint(0, steps // (kills + 1)), draw.uniform(0, 0.02)), flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
     if sys.argv[2:]:
-        kill_at_random(place, int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+        kill_at_random(place, *map(int, sys.argv[2:5]))
         print(f"to the end: {_session(place, _go)}", flush=True)
         sys.exit()
     for kind, kill in KILLS.items():

@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -134,13 +133,12 @@ KILLED = (
 @pytest.mark.slow
 @pytest.mark.parametrize("method", KILLED)
 def test_kills_at_random_moments_make_no_difference(method: str, tmp_path: Path) -> None:
-    started = time.monotonic()
-    make_run(tmp_path / "whole", method).go()
-    seconds = time.monotonic() - started
+    watch = Watch()
+    make_run(tmp_path / "whole", method).go(listener=watch)
     make_run(tmp_path / "killed", method)
     program = [sys.executable, Path(__file__).with_name("killing.py"), tmp_path / "killed"]
     done = subprocess.run(
-        [*map(str, program), "5", str(0.6 * seconds), str(len(method))],
+        [*map(str, program), "5", str(watch.steps), str(len(method))],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
