@@ -1,0 +1,152 @@
+"""``python -m benchmarks.budgets RUN… --out DIRECTORY``: what accuracy runs reach with how many epochs.
+
+A line for every method and schedule, a point for every number of epochs: Avg against minutes, and against the images
+that were trained on. Runs that differ by their seeds alone share a point. ``docs/performance.md`` has such a plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+
+from drcil.disk import write_bytes
+from drcil.errors import UserError
+from drcil.recipes import RECIPE
+from drcil.report.measured import Curves
+from drcil.report.outcomes import Figure, figure
+from drcil.report.plots import plot_lines
+from drcil.runs.events import EVENTS, event_of, read_events
+from drcil.runs.run import Run
+from drcil.train.events import StageStarted
+
+
+@dataclass(frozen=True)
+class Spent:
+    """A run: what it was given, and what it reached."""
+
+    method: str
+    schedule: str
+    share: float
+    """Of the recipe's epochs."""
+    seed: int
+    stream: str
+    images: int
+    """Trained on, each as often as it was seen."""
+    seconds: float
+    avg: float
+
+    @property
+    def line(self) -> str:
+        return f"{self.method}, {self.schedule}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """Runs of one method, schedule and number of epochs."""
+
+    line: str
+    share: float
+    images: float
+    minutes: float
+    avg: Figure
+    seeds: tuple[int, ...]
+
+
+def spent_by(directory: Path) -> Spent:
+    """What a finished run says of itself."""
+    run = Run.read(directory)
+    own, result = run.settings, run.result()
+    if result["avg"] is None:
+        raise UserError(f"{directory} has no mean accuracy")
+    return Spent(
+        method=own.method,
+        schedule=own.schedule or RECIPE,
+        share=own.epochs_scale,
+        seed=own.seed,
+        stream=f"{own.stream}, {len(result['tasks'])} tasks",
+        images=images_trained(read_events(directory / EVENTS)),
+        seconds=result["seconds"],
+        avg=result["avg"],
+    )
+
+
+def images_trained(entries: Iterable[dict[str, object]]) -> int:
+    """Images times epochs over all stages. A stage that was resumed began more than once, and counts once."""
+    stages: dict[tuple[int, str], int] = {}
+    for entry in entries:
+        event = event_of(entry)
+        if isinstance(event, StageStarted):
+            stages[event.task, event.stage] = event.images * event.epochs
+    return sum(stages.values())
+
+
+def points_of(runs: Sequence[Spent]) -> list[Point]:
+    """The points, line by line and from the fewest epochs on."""
+    points = []
+    ordered = sorted(runs, key=lambda run: (run.line, run.share, run.seed))
+    for (line, share), group in groupby(ordered, key=lambda run: (run.line, run.share)):
+        same = list(group)
+        seeds = tuple(run.seed for run in same)
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"two runs of {line} with {100 * share:g} % of the epochs have the same seed")
+        images, minutes = fmean(run.images for run in same), fmean(run.seconds for run in same) / 60
+        points.append(Point(line, share, images, minutes, figure([run.avg for run in same]), seeds))
+    return points
+
+
+def table(points: Sequence[Point]) -> str:
+    """The points as Markdown."""
+    rows = ["| method, schedule | epochs | seeds | images, millions | minutes | Avg |", "|---|---|---|---|---|---|"]
+    for point in points:
+        error = "" if point.avg.error is None else f" ±{point.avg.error:.2f}"
+        rows.append(
+            f"| {point.line} | {100 * point.share:g} % | {', '.join(map(str, point.seeds))} | "
+            f"{point.images / 1e6:.2f} | {point.minutes:.1f} | {point.avg.mean:.2f}{error} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def plots(points: Sequence[Point], title: str) -> Mapping[str, Curves]:
+    """Avg against minutes and against images, by the names of their files."""
+    return {
+        "minutes": Curves(title, "", "minutes of training and evaluation", "Avg (%)", lines_of(points, "minutes")),
+        "images": Curves(title, "", "images trained on", "Avg (%)", lines_of(points, "images")),
+    }
+
+
+def lines_of(points: Sequence[Point], across: str) -> dict[str, tuple[tuple[float, Figure], ...]]:
+    """The points of each line, from left to right."""
+    return {
+        line: tuple((getattr(point, across), point.avg) for point in group)
+        for line, group in groupby(points, key=lambda point: point.line)
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--out", type=Path, required=True, help="where table.md and the plots go")
+    given = parser.parse_args(arguments)
+    try:
+        runs = [spent_by(directory) for directory in given.runs]
+        streams = sorted({run.stream for run in runs})
+        if len(streams) > 1:
+            raise UserError(f"runs of different streams do not compare: {'; '.join(streams)}")
+        points = points_of(runs)
+        write_bytes(given.out / "table.md", table(points).encode())
+        for name, curves in plots(points, streams[0]).items():
+            plot_lines(curves, given.out / f"{name}.png")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(table(points), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
