@@ -77,6 +77,27 @@ def test_they_are_turned_as_they_ask_for(orientation: int) -> None:
     assert_the_same(encoded(drawn(70, 120, "L"), exif=exif))
 
 
+def test_only_its_header_is_asked_which_way_up_it_is() -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    plain, exif = encoded(drawn(60, 40)), encoded(drawn(60, 40), exif=turned)
+    segment = exif[exif.index(b"\xff\xe1") :]
+    segment = segment[: 2 + int.from_bytes(segment[2:4])]
+    scan = plain.index(b"\xff\xda")
+    asked = {
+        "nothing": (plain, False),
+        "at the beginning": (plain[:2] + segment + plain[2:], True),
+        "behind all tables": (plain[:scan] + segment + plain[scan:], True),
+        "after bytes of padding": (plain[:scan] + b"\xff\xff" + segment + plain[scan:], True),
+        "at the end": (plain + segment, False),
+        "as a comment": (encoded(drawn(60, 40), comment=b"not Exif\0\0 at all"), False),
+    }
+    for where, (content, has_metadata) in asked.items():
+        jpeg = jpeg_in(content)
+        assert jpeg is not None and jpeg.has_metadata() == has_metadata, where
+        assert_the_same(content)
+
+
 def test_what_is_not_understood_is_left_to_pillow() -> None:
     assert_the_same(encoded(drawn(60, 40, "CMYK")), quick=False)
     png = io.BytesIO()

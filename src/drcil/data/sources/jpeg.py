@@ -13,6 +13,8 @@ from PIL import Image
 _BEGINNING = b"\xff\xd8\xff"
 _METADATA = (b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0")
 """What comes before the metadata that may say which way up a picture is."""
+_SCAN, _BARE = 0xDA, (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)
+"""The marker of the segment that coded pixels follow, behind which there is no metadata; and what begins no segment."""
 _COLOURS = ("YCbCr", "RGB", "Gray")
 
 
@@ -24,7 +26,16 @@ class Jpeg:
 
     def has_metadata(self) -> bool:
         """Whether it may be meant to be turned before it is looked at."""
-        return any(mark in self.content for mark in _METADATA)
+        place = 2
+        # Segment by segment: to search all of the content takes a tenth of the time that decoding takes.
+        while self.content[place : place + 1] == b"\xff":
+            marker = self.content[place + 1]
+            if marker == _SCAN:
+                return False
+            if marker in _BARE or self.content.startswith(_METADATA, place + 4):
+                return True
+            place += 2 + int.from_bytes(self.content[place + 2 : place + 4])
+        return True
 
     def decoded(self, channels: int, divisor: int = 1) -> npt.NDArray[np.uint8] | None:
         """Its pixels (height, width, channels) as they are stored, at 1/1, 1/2, 1/4 or 1/8 of the size.
