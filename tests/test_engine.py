@@ -318,6 +318,35 @@ def test_a_stage_resumes_bit_for_bit_in_the_midst_of_steps_prepared_together(
     assert_equal(state(nets[0]), state(nets[-1]))
 
 
+def test_augmentation_that_grows_shows_each_image_plain_or_as_it_would_be_shown(tmp_path: Path) -> None:
+    """None in the first epoch, half of them in the second, then all; and it resumes bit for bit."""
+    nets: list[Net] = []
+    seen: list[Tensor] = []
+
+    def make(journal: Journal, listener: Callable[[Event], None], augment: str = "crop", growth: float = 0.5) -> None:
+        net = make_net()
+        nets.append(net)
+        seen.clear()
+        net.backbone.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+        schedule = SCHEDULE.model_copy(update={"epochs": 4, "augment_growth": growth})
+        fit(make_engine(augment, journal, listener=listener), make_stage(net, schedule=schedule))
+
+    def views(*how: Any) -> Tensor:
+        make(Journal(), lambda event: None, *how)
+        return torch.cat(seen).view(4, 100, -1)
+
+    plain, full, growing = views("none"), views("crop", 0.0), views()
+    is_plain, is_full = (growing == plain).all(dim=2), (growing == full).all(dim=2)
+    assert (is_plain | is_full).all()
+    assert is_plain[0].all() and is_full[2:].all()
+    # A shift by nothing is rare, so that what is not plain was chosen to be augmented.
+    assert 25 < (~is_plain[1]).sum() < 75
+    assert (~is_plain[2:]).float().mean() > 0.8
+
+    stopped_and_resumed(make, tmp_path, [3, 3, 1])
+    assert_equal(state(nets[2]), state(nets[-1]))
+
+
 QUICK = Schedule(
     epochs=4,
     lr=0.0003,

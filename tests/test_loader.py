@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
+from drcil.data.sources.filelist import FileList
+from drcil.data.sources.files import FileSource
 from drcil.data.sources.imageset import ArraySource, ChainSource, Draw, ImageSet, Int64, Source
 from drcil.data.sources.reader import Reader, batches_together, cut, view
 from drcil.errors import UserError
@@ -64,6 +68,25 @@ def test_images_in_memory_are_cropped_where_files_are() -> None:
     assert torch.equal(view(MIXED, rows, Draw(3, positions)), cropped)
     assert not torch.equal(view(MIXED, rows, Draw(4, positions)), cropped)
     assert not torch.equal(view(ArraySource(NOISE), np.arange(5), Draw(3, positions)), NOISE)
+
+
+def test_where_no_training_view_is_wanted_the_test_view_is_shown(tmp_path: Path) -> None:
+    """Of files and of images in memory, by their places in the epoch."""
+    paths = [str(tmp_path / f"{number}.png") for number in range(4)]
+    for number, path in enumerate(paths):
+        Image.fromarray(np.random.default_rng(number).integers(256, size=(20, 24, 3), dtype=np.uint8)).save(path)
+    source = ChainSource([FileSource(FileList.of_paths(paths), SIZE), ArraySource(NOISE)])
+    rows = np.array([6, 0, 3, 8, 1])
+    images = ImageSet(source, rows, np.zeros(5, dtype=np.int64))
+    wanted = np.array([True, True, False, False, False, True, True])
+    pieces, places = [np.arange(2), np.arange(2, 5)], [np.array([5, 6]), np.array([2, 0, 4])]
+    read, every, none = (
+        torch.cat(list(Reader(images, 0).read(pieces, key, places, chosen)))
+        for key, chosen in [(3, wanted), (3, None), (None, None)]
+    )
+    taken = torch.tensor([True, True, False, True, False])
+    assert torch.equal(read[taken], every[taken]) and torch.equal(read[~taken], none[~taken])
+    assert (every != none).flatten(1).any(dim=1).all()
 
 
 def test_a_crop_does_not_depend_on_who_reads_and_leaves_the_source_as_it_was() -> None:

@@ -106,3 +106,11 @@ def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float,
 def test_a_stage_that_is_shorter_than_its_warm_up_reaches_its_rate() -> None:
     assert Schedule(epochs=1, lr=0.1, warmup=5, warmup_lr=1e-6).rate(0) == 0.1
     assert [Schedule(epochs=3, lr=0.1, warmup=5).rate(epoch) for epoch in range(3)] == [0.0, 0.05, 0.1]
+
+
+def test_augmentation_grows_from_no_image_to_all() -> None:
+    assert [Schedule(epochs=2, lr=0.1).augmented(epoch) for epoch in range(2)] == [1.0, 1.0]
+    growing = Schedule(epochs=8, lr=0.1, augment_growth=0.5)
+    assert [growing.augmented(epoch) for epoch in range(8)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0]
+    assert [growing.scaled(0.5).augmented(epoch) for epoch in range(4)] == [0.0, 0.5, 1.0, 1.0]
+    assert Schedule(epochs=4, lr=0.1, augment_growth=1).augmented(3) == 0.75

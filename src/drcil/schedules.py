@@ -42,6 +42,10 @@ class Schedule(BaseModel):
     warmup_share: float = Field(default=0.0, ge=0, lt=1)
     """The same as a share of all epochs; the longer of both counts."""
     warmup_lr: float = Field(default=0.0, ge=0)
+    augment_growth: float = Field(default=0.0, ge=0, le=1)
+    """The share of the epochs over which augmentation grows: the first one shows no image augmented, then more and more
+    are, and after these epochs all.
+    """
 
     @model_validator(mode="after")
     def _looks_ahead_along_something(self) -> Schedule:
@@ -84,3 +88,8 @@ class Schedule(BaseModel):
         if self.curve == "steps":
             return self.lr * self.factor ** sum(place >= milestone for milestone in self.milestones)
         return self.lr
+
+    def augmented(self, epoch: int) -> float:
+        """The chance of an image to be augmented in an epoch (from 0)."""
+        growing = self.augment_growth * self.epochs
+        return epoch / growing if epoch < growing else 1.0

@@ -19,8 +19,9 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from torch import Tensor, nn
 
 from ..data.augment import Augment
+from ..data.augment.pixels import on_device_of, put_rows
 from ..data.sources.cache import PictureCache, require_forked
-from ..data.sources.imageset import ImageSet
+from ..data.sources.imageset import ImageSet, Int64
 from ..errors import UserError
 from ..inference.device import find_device
 from ..inference.inference import Inference
@@ -197,10 +198,19 @@ class TrainingEngine:
         best = self.inference.rank(readouts, self._watched, best=1)["net"].classes[:, 0]
         return 100 * float(np.mean(best.numpy() == self._watched.labels))
 
-    def augment(self, pixels: Tensor, draws: Draws | None) -> Tensor:
-        """The uint8 images on the device, augmented if there is something to draw from."""
+    def augment(self, pixels: Tensor, draws: Draws | None, chosen: Int64 | None = None) -> Tensor:
+        """The uint8 images on the device, augmented if there is something to draw from; only the chosen, if any are.
+
+        Draws are for those that are augmented.
+        """
         pixels = self.inference.sent(pixels)
-        return pixels if draws is None else self.augmentation(pixels, draws)
+        if draws is None or (chosen is not None and not len(chosen)):
+            return pixels
+        if chosen is None:
+            return self.augmentation(pixels, draws)
+        views, places = pixels.clone(), torch.from_numpy(chosen)
+        put_rows(views, places, self.augmentation(pixels.index_select(0, on_device_of(places, pixels)), draws))
+        return views
 
     def compiled(self, net: nn.Module) -> nn.Module:
         """How to call a net in training: as it is or, if that is asked for, compiled; its tensors stay its own."""

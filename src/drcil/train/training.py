@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.sources.imageset import Int64, indices
+from ..data.sources.imageset import Int64, Mask, indices
 from ..data.sources.reader import batches_together, cut
 from ..errors import UserError
-from ..keys import Draws, KeyPart, Share, derive, generator
+from ..keys import Draws, KeyPart, Share, derive, generator, numpy_generator
 from ..stages import Moment, Stage
 from .events import EpochDone, StageStarted, StepDone
 from .exchange import Exchange
@@ -141,15 +141,24 @@ class Training:
         key = derive(*path, "view") if stage.augment and self.engine.augmentation.crops_files else None
         own = [self.spread.chunk(sizes[start : start + together]) for start in starts]
         chunks = [np.concatenate(mine[start : start + together]) for start in starts]
-        read = self.reader.read(chunks, key, [start * size + places for start, places in zip(starts, own, strict=True)])
-        for start, places, pixels in zip(starts, own, read, strict=True):
+        at = [start * size + places for start, places in zip(starts, own, strict=True)]
+        augmented = self._augmented(path, sum(sizes))
+        read = self.reader.read(chunks, key, at, augmented)
+        for start, places, epoch_places, pixels in zip(starts, own, at, read, strict=True):
             totals = sizes[start : start + together]
-            share = Share(sum(totals), None if len(places) == sum(totals) else torch.from_numpy(places))
+            chosen = None if augmented is None else np.flatnonzero(augmented[epoch_places])
+            drawn_for = places if chosen is None else places[chosen]
+            share = Share(sum(totals), None if len(drawn_for) == sum(totals) else torch.from_numpy(drawn_for))
             draws = Draws(generator(*path, start, "augment"), share) if stage.augment else None
             seen = where[start : start + together]
-            views = torch.split(self.engine.augment(pixels, draws), [len(place) for place in seen])
+            views = torch.split(self.engine.augment(pixels, draws, chosen), [len(place) for place in seen])
             for images, place, total in islice(zip(views, seen, totals, strict=True), max(0, begun - start), None):
                 yield self.engine.inference.normalised(images), place, total
+
+    def _augmented(self, path: tuple[KeyPart, ...], images: int) -> Mask | None:
+        """Which images of the epoch are augmented, by their places in it; None: all."""
+        chance = self.stage.schedule.augmented(self.epoch)
+        return None if chance == 1 else numpy_generator(*path, "augmented").random(images) < chance
 
     def _too_small(self, positions: Int64, size: int) -> bool:
         """Whether there is a last batch of one image, of which nothing is left but a value per channel.

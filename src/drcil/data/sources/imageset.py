@@ -20,6 +20,7 @@ from torch import Tensor
 from ...keys import derive
 
 Int64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Draw(NamedTuple):
@@ -31,13 +32,17 @@ class Draw(NamedTuple):
     key: int
     positions: Int64
     """One per image that is read."""
+    wanted: Mask | None = None
+    """Of which images a training view is wanted; the others show their test view. None: of all."""
 
     def subset(self, chosen: Int64) -> Draw:
-        return Draw(self.key, self.positions[chosen])
+        return Draw(self.key, self.positions[chosen], None if self.wanted is None else self.wanted[chosen])
 
-    def view_keys(self) -> list[int]:
-        """One key per image."""
-        return [derive(self.key, position) for position in self.positions.tolist()]
+    def view_keys(self) -> list[int | None]:
+        """One key per image; None for a test view."""
+        wanted = np.ones(len(self.positions), dtype=np.bool_) if self.wanted is None else self.wanted
+        places = zip(self.positions.tolist(), wanted.tolist(), strict=True)
+        return [derive(self.key, position) if is_wanted else None for position, is_wanted in places]
 
 
 class Source(ABC):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from ...errors import UserError
 from ..augment.framing import resized_crop
 from .decode import random_box
-from .imageset import ChainSource, Draw, ImageSet, Int64, Source, indices
+from .imageset import ChainSource, Draw, ImageSet, Int64, Mask, Source, indices
 from .shared import forking
 
 TOGETHER = 3 << 20
@@ -34,10 +34,11 @@ def view(source: Source, rows: Int64, draw: Draw | None) -> Tensor:
         return images
     kinds = [part.in_memory for part in source.parts] if isinstance(source, ChainSource) else [source.in_memory]
     part = source.locate(rows)[0] if isinstance(source, ChainSource) else np.zeros_like(rows)
-    whole = np.flatnonzero(np.array(kinds)[part])
+    keys = draw.view_keys()
+    whole = np.array([place for place in np.flatnonzero(np.array(kinds)[part]) if keys[place] is not None])
     if not len(whole):
         return images
-    boxes = [random_box(source.size, source.size, Random(key)) for key in draw.subset(whole).view_keys()]
+    boxes = [random_box(source.size, source.size, Random(keys[place])) for place in whole]
     corners = torch.tensor([(box.top, box.left, box.height, box.width) for box in boxes])
     places = indices(whole, images.device)
     images[places] = resized_crop(images[places], corners)
@@ -76,18 +77,26 @@ class Reader:
         self._loader: DataLoader[Tensor | UserError] | None = None
 
     def read(
-        self, pieces: Sequence[Int64], key: int | None = None, places: Sequence[Int64] | None = None
+        self,
+        pieces: Sequence[Int64],
+        key: int | None = None,
+        places: Sequence[Int64] | None = None,
+        wanted: Mask | None = None,
     ) -> Iterator[Tensor]:
         """The images at the positions of each piece, as uint8; with the key of an epoch, their training views.
 
         These depend on where in the epoch each image is taken, but not on how it is cut. ``places`` says where, by
-        piece; None: one piece follows another, from the first image on.
+        piece; None: one piece follows another, from the first image on. ``wanted``: at which places of the epoch a
+        training view is wanted at all; None: at all of them.
         """
         if places is None:
             ends = np.cumsum([len(piece) for piece in pieces])
             places = [np.arange(end - len(piece), end) for piece, end in zip(pieces, ends.tolist(), strict=True)]
         self._wanted[:] = [
-            _Wanted(self.images.rows[piece], None if key is None else Draw(key, place))
+            _Wanted(
+                self.images.rows[piece],
+                None if key is None else Draw(key, place, None if wanted is None else wanted[place]),
+            )
             for piece, place in zip(pieces, places, strict=True)
         ]
         if self._workers == 0 or not self._wanted:
