@@ -2,6 +2,9 @@
 
 A line for every method and schedule, a point for every number of epochs: Avg against minutes, and against the images
 that were trained on. Runs that differ by their seeds alone share a point. ``docs/performance.md`` has such a plot.
+
+Where others compute on the same machine, minutes on the clock say little. With ``--processor`` those count that a run
+kept a processor busy, as ``time -f '%U %S' -o RUN.time drcil run … --out RUN`` leaves them beside it.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ class Point:
     seeds: tuple[int, ...]
 
 
-def spent_by(directory: Path) -> Spent:
-    """What a finished run says of itself."""
+def spent_by(directory: Path, processor: bool = False) -> Spent:
+    """What a finished run says of itself; with ``processor`` its time is that of the processor."""
     run = Run.read(directory)
     own, result = run.settings, run.result()
     if result["avg"] is None:
@@ -70,9 +73,19 @@ def spent_by(directory: Path) -> Spent:
         seed=own.seed,
         stream=f"{own.stream}, {len(result['tasks'])} tasks",
         images=images_trained(read_events(directory / EVENTS)),
-        seconds=result["seconds"],
+        seconds=processor_seconds(directory) if processor else result["seconds"],
         avg=result["avg"],
     )
+
+
+def processor_seconds(directory: Path) -> float:
+    """What the file beside a run has: seconds of its own and of the system for it."""
+    path = directory.with_name(f"{directory.name}.time")
+    try:
+        user, system, *_ = path.read_text().split()
+        return float(user) + float(system)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is to have two numbers, seconds of user and system: {error}") from error
 
 
 def images_trained(entries: Iterable[dict[str, object]]) -> int:
@@ -111,10 +124,10 @@ def table(points: Sequence[Point]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def plots(points: Sequence[Point], title: str) -> Mapping[str, Curves]:
+def plots(points: Sequence[Point], title: str, minutes: str) -> Mapping[str, Curves]:
     """Avg against minutes and against images, by the names of their files."""
     return {
-        "minutes": Curves(title, "", "minutes of training and evaluation", "Avg (%)", lines_of(points, "minutes")),
+        "minutes": Curves(title, "", minutes, "Avg (%)", lines_of(points, "minutes")),
         "images": Curves(title, "", "images trained on", "Avg (%)", lines_of(points, "images")),
     }
 
@@ -131,15 +144,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.budgets", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, required=True, help="where table.md and the plots go")
+    parser.add_argument("--processor", action="store_true", help="minutes of the processor, from RUN.time")
     given = parser.parse_args(arguments)
     try:
-        runs = [spent_by(directory) for directory in given.runs]
+        runs = [spent_by(directory, given.processor) for directory in given.runs]
         streams = sorted({run.stream for run in runs})
         if len(streams) > 1:
             raise UserError(f"runs of different streams do not compare: {'; '.join(streams)}")
         points = points_of(runs)
         write_bytes(given.out / "table.md", table(points).encode())
-        for name, curves in plots(points, streams[0]).items():
+        for name, curves in plots(points, streams[0], "processor minutes" if given.processor else "minutes").items():
             plot_lines(curves, given.out / f"{name}.png")
     except UserError as error:
         print(error, file=sys.stderr)

@@ -62,6 +62,11 @@ def test_runs_are_read_drawn_and_refused_where_they_do_not_compare(
     # One epoch a task.
     assert own.images == first["new_images"] + first["memory_images"] + later["new_images"]
 
+    with pytest.raises(UserError, match=r"digits-b0-5\.time is to have two numbers"):
+        spent_by(tmp_path / "digits-b0-5", processor=True)
+    (tmp_path / "digits-b0-5.time").write_text("90.5 4.5\n")
+    assert spent_by(tmp_path / "digits-b0-5", processor=True).seconds == 95.0
+
     out = tmp_path / "out"
     assert main([str(tmp_path / "digits-b0-5"), "--out", str(out)]) == 0
     assert (out / "table.md").read_text() == capsys.readouterr().out
