@@ -2,7 +2,7 @@
 
 The process imports everything once and forks a child for every session of the run. Children die by SIGKILL at the
 places of ``KILLS``, the last one finishes the run. What every child did is printed, a line each. With a number of
-kills, the steps of the whole run and a seed behind the directory, children are killed from outside, at random.
+kills, of events that the run tells and a seed behind the directory, children are killed from outside, at random.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from drcil.runs.record import task_directories
 from drcil.runs.run import Run
 from drcil.train.events import Event, StageDone, StepDone, TaskDone
 
@@ -121,35 +122,47 @@ def _session(directory: Path, act: Session) -> str:
     return "killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"status {status}"
 
 
-def _killed_from_outside(directory: Path, steps: int, wait: float) -> str:
-    """A session that is killed some seconds after so many steps, wherever it is then, unless it is over before."""
+def gets_on(event: Event) -> bool:
+    """Whether an event tells of something that a later session need not do again."""
+    return isinstance(event, (StepDone, TaskDone)) or (isinstance(event, StageDone) and not event.restored)
+
+
+def ends_task(event: Event) -> bool:
+    return isinstance(event, TaskDone)
+
+
+def kill_at_random(directory: Path, kills: int, events: int, seed: int) -> None:
+    """Kill a session of a run in every part of the events that it tells of, and the last after the end of a task."""
+    draw, done = random.Random(seed), 0
+    for part in range(kills - 1):
+        target = draw.randrange(part * events // (kills - 1), (part + 1) * events // (kills - 1))
+        done += _kill_from_outside(directory, gets_on, target - done, draw.uniform(0, 0.02))
+    _kill_from_outside(directory, ends_task, 1, draw.uniform(0, 0.02))
+
+
+def _kill_from_outside(directory: Path, counts: Callable[[Event], bool], events: int, wait: float) -> int:
+    """Kill a session so many seconds after so many events that count, unless it is over before; how many there were.
+
+    It goes on while it is waited for, so that it may be killed while it does anything.
+    """
     told, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        _go(Run.open(directory), listener=lambda event: _tell(tells, event))
+        _go(Run.open(directory), listener=lambda event: os.write(tells, b"." * counts(event)))
         os._exit(0)
     os.close(tells)
-    with open(told, "rb", buffering=0) as seen:
-        while steps > 0 and (new := seen.read(steps)):
-            steps -= len(new)
+    with open(told, "rb", buffering=0) as pipe:
+        seen = 0
+        while seen < events and (new := pipe.read(events - seen)):
+            seen += len(new)
         time.sleep(wait)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-    return "killed" if os.WIFSIGNALED(status) else f"status {status}"
-
-
-def _tell(tells: int, event: Event) -> None:
-    """A byte for every step."""
-    if isinstance(event, StepDone):
-        os.write(tells, b".")
-
-
-def kill_at_random(directory: Path, kills: int, steps: int, seed: int) -> None:
-    """Of a run of so many steps, each session takes its share at most: there is something left to kill for all."""
-    draw = random.Random(seed)
-    for _ in range(kills):
-        # The child goes on while it is waited for, so that it may be killed while it does anything.
-        print(_killed_from_outside(directory, draw.randint(0, steps // (kills + 1)), draw.uniform(0, 0.02)), flush=True)
+        while new := pipe.read(1 << 16):
+            seen += len(new)
+    end = "killed" if os.WIFSIGNALED(status) else f"status {status}"
+    print(f"{end}, {len(task_directories(directory))} finished", flush=True)
+    return seen
 
 
 if __name__ == "__main__":

@@ -83,12 +83,22 @@ def test_only_its_header_is_asked_which_way_up_it_is() -> None:
     plain, exif = encoded(drawn(60, 40)), encoded(drawn(60, 40), exif=turned)
     segment = exif[exif.index(b"\xff\xe1") :]
     segment = segment[: 2 + int.from_bytes(segment[2:4])]
+    xmp = b"http://ns.adobe.com/xap/1.0/\0<x:xmpmeta xmlns:x='adobe:ns:meta/'><rdf:RDF><rdf:Description "
+    xmp += b'tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+    xmp = b"\xff\xe1" + (2 + len(xmp)).to_bytes(2) + xmp
     scan = plain.index(b"\xff\xda")
+    # Whoever takes the padding for a marker finds its length in what follows, and after it the marker of a scan.
+    misleading = [
+        b"\xff\xfe\xff\xfd" + skipped + 32765 * b"\xff\xda" + b"." * (1 - len(skipped)) for skipped in (b"", b".")
+    ]
     asked = {
         "nothing": (plain, False),
         "at the beginning": (plain[:2] + segment + plain[2:], True),
         "behind all tables": (plain[:scan] + segment + plain[scan:], True),
         "after bytes of padding": (plain[:scan] + b"\xff\xff" + segment + plain[scan:], True),
+        "after padding, 1": (plain[:2] + b"\xff" + segment + misleading[0] + plain[2:], True),
+        "after padding, 2": (plain[:2] + b"\xff" + segment + misleading[1] + plain[2:], True),
+        "XMP": (plain[:2] + xmp + plain[2:], True),
         "at the end": (plain + segment, False),
         "as a comment": (encoded(drawn(60, 40), comment=b"not Exif\0\0 at all"), False),
     }

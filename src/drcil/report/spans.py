@@ -19,11 +19,12 @@ def reached(values: Sequence[float | None], errors: Sequence[float | None] | Non
 def limits(lowest: float, highest: float, percent: bool = True) -> tuple[float, float]:
     """Of an axis on which values from the lowest to the highest are told apart.
 
-    >>> limits(21.0, 88.0), limits(72.31, 74.02), limits(30.0, 500.0, percent=False)
-    ((20, 90), (72, 75), (0, 525.0))
+    >>> limits(21.0, 88.0), limits(72.31, 74.02), limits(100.0, 100.0), limits(30.0, 500.0, percent=False)
+    ((20, 90), (72, 75), (99, 100), (0, 525.0))
     """
     if not percent:
         return (0, 1.05 * highest)
     span = highest - lowest
     step = 10 if span > 10 else 5 if span > 5 else 1
-    return (max(0, step * floor(lowest / step)), min(100, step * ceil((highest + step / 100) / step)))
+    top = min(100, step * ceil((highest + step / 100) / step))
+    return (max(0, min(step * floor(lowest / step), top - step)), top)
