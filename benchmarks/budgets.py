@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from drcil.disk import write_bytes
 from drcil.errors import UserError
@@ -38,6 +39,8 @@ class Spent:
     """Of the recipe's epochs."""
     seed: int
     stream: str
+    rest: Mapping[str, Any]
+    """All else that was chosen."""
     images: int
     """Trained on, each as often as it was seen."""
     seconds: float
@@ -63,16 +66,20 @@ class Point:
 def spent_by(directory: Path, processor: bool = False) -> Spent:
     """What a finished run says of itself; with ``processor`` its time is that of the processor."""
     run = Run.read(directory)
-    own, result = run.settings, run.result()
-    if result["avg"] is None:
-        raise UserError(f"{directory} has no mean accuracy")
+    own, result, entries = run.settings, run.result(), read_events(directory / EVENTS)
+    if result["avg"] is None or not result["complete"]:
+        raise UserError(f"{directory} is not finished, or has no mean accuracy")
+    if not processor and sum(entry.get("event") == "Started" for entry in entries) > 1:
+        raise UserError(f"{directory} was interrupted, and does not know how long it took in all; see --processor")
+    told_apart = {"seed", "schedule", "epochs_scale"}
     return Spent(
-        method=own.method,
+        method=own.label,
         schedule=own.schedule or RECIPE,
         share=own.epochs_scale,
         seed=own.seed,
         stream=f"{own.stream}, {len(result['tasks'])} tasks",
-        images=images_trained(read_events(directory / EVENTS)),
+        rest={name: value for name, value in own.choices().items() if name not in told_apart},
+        images=images_trained(entries),
         seconds=processor_seconds(directory) if processor else result["seconds"],
         avg=result["avg"],
     )
@@ -104,6 +111,8 @@ def points_of(runs: Sequence[Spent]) -> list[Point]:
     ordered = sorted(runs, key=lambda run: (run.line, run.share, run.seed))
     for (line, share), group in groupby(ordered, key=lambda run: (run.line, run.share)):
         same = list(group)
+        if any(run.rest != same[0].rest for run in same):
+            raise UserError(f"runs of {line} with {100 * share:g} % of the epochs differ in more than their seeds")
         seeds = tuple(run.seed for run in same)
         if len(set(seeds)) < len(seeds):
             raise UserError(f"two runs of {line} with {100 * share:g} % of the epochs have the same seed")
@@ -133,7 +142,7 @@ def plots(points: Sequence[Point], title: str, minutes: str) -> Mapping[str, Cur
 
 
 def lines_of(points: Sequence[Point], across: str) -> dict[str, tuple[tuple[float, Figure], ...]]:
-    """The points of each line, from left to right."""
+    """The points of each line, from the fewest epochs on."""
     return {
         line: tuple((getattr(point, across), point.avg) for point in group)
         for line, group in groupby(points, key=lambda point: point.line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from benchmarks.budgets import Spent, images_trained, lines_of, main, points_of, spent_by, table
 from drcil.errors import UserError
 from drcil.runs.begin import begin_run
+from drcil.runs.events import log_entry
 from drcil.runs.run import Run
 from drcil.runs.settings import make_settings
 
 
 def spent(schedule: str, share: float, seed: int, avg: float, seconds: float = 60.0) -> Spent:
-    return Spent("icarl", schedule, share, seed, "digits-b0-5, 5 tasks", 2_000_000, seconds, avg)
+    return Spent("icarl", schedule, share, seed, "digits-b0-5, 5 tasks", {"memory": "30"}, 2_000_000, seconds, avg)
 
 
 RUNS = [spent("recipe", 0.08, 1, 52.0, 180.0), spent("recipe", 0.16, 0, 60.0), spent("recipe", 0.08, 0, 50.0)]
@@ -43,6 +45,12 @@ def test_two_runs_of_one_seed_are_refused() -> None:
         points_of([RUNS[1], RUNS[1]])
 
 
+def test_runs_that_differ_in_more_than_their_seeds_share_no_point() -> None:
+    other = replace(RUNS[2], seed=2, rest={"memory": "60"})
+    with pytest.raises(UserError, match=r"icarl, recipe with 8 % of the epochs differ in more than their seeds"):
+        points_of([*RUNS, other])
+
+
 def test_a_resumed_stage_counts_once() -> None:
     began = {"event": "StageStarted", "task": 1, "stage": "first", "epochs": 4, "first_epoch": 0, "images": 100}
     later = {**began, "task": 2, "stage": "later", "epochs": 3, "images": 50}
@@ -67,10 +75,16 @@ def test_runs_are_read_drawn_and_refused_where_they_do_not_compare(
     (tmp_path / "digits-b0-5.time").write_text("90.5 4.5\n")
     assert spent_by(tmp_path / "digits-b0-5", processor=True).seconds == 95.0
 
+    log_entry(tmp_path / "digits-b0-5", "Started", process=1, work=[])
+    with pytest.raises(UserError, match="was interrupted, and does not know how long it took"):
+        spent_by(tmp_path / "digits-b0-5")
+
     out = tmp_path / "out"
-    assert main([str(tmp_path / "digits-b0-5"), "--out", str(out)]) == 0
+    assert main([str(tmp_path / "digits-b0-5"), "--out", str(out), "--processor"]) == 0
     assert (out / "table.md").read_text() == capsys.readouterr().out
     assert {path.name for path in out.iterdir()} >= {"table.md", "minutes.png", "images.png"}
 
-    assert main([str(tmp_path / "digits-b0-5"), str(tmp_path / "digits-b0-2"), "--out", str(out)]) == 1
+    (tmp_path / "digits-b0-2.time").write_text("1 1")
+    both = [str(tmp_path / "digits-b0-5"), str(tmp_path / "digits-b0-2")]
+    assert main([*both, "--out", str(out), "--processor"]) == 1
     assert "digits-b0-2, 2 tasks; digits-b0-5, 2 tasks" in capsys.readouterr().err

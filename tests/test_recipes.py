@@ -227,7 +227,8 @@ def test_the_fast_schedule_is_for_every_stage_that_trains_a_backbone(method: str
             assert schedule.changes == "step"
             share = usual[stage].lr / usual["first"].lr
             assert schedule.lr / fast["first"].lr == pytest.approx(share)
-        assert (schedule.warmup_share == 0.2) == (schedule.augment_growth > 0) == (schedule.curve == "linear")
+        assert (schedule.warmup_share == 0.2) == (schedule.curve == "linear")
+        assert (schedule.augment_growth == 0.6) == schedule.nesterov
 
 
 def test_what_is_given_by_hand_goes_before_a_schedule() -> None:
