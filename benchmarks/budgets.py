@@ -58,6 +58,7 @@ class Point:
     line: str
     share: float
     images: float
+    """In thousands."""
     minutes: float
     avg: Figure
     seeds: tuple[int, ...]
@@ -116,19 +117,19 @@ def points_of(runs: Sequence[Spent]) -> list[Point]:
         seeds = tuple(run.seed for run in same)
         if len(set(seeds)) < len(seeds):
             raise UserError(f"two runs of {line} with {100 * share:g} % of the epochs have the same seed")
-        images, minutes = fmean(run.images for run in same), fmean(run.seconds for run in same) / 60
+        images, minutes = fmean(run.images for run in same) / 1e3, fmean(run.seconds for run in same) / 60
         points.append(Point(line, share, images, minutes, figure([run.avg for run in same]), seeds))
     return points
 
 
 def table(points: Sequence[Point]) -> str:
     """The points as Markdown."""
-    rows = ["| method, schedule | epochs | seeds | images, millions | minutes | Avg |", "|---|---|---|---|---|---|"]
+    rows = ["| method, schedule | epochs | seeds | images, thousands | minutes | Avg |", "|---|---|---|---|---|---|"]
     for point in points:
         error = "" if point.avg.error is None else f" ±{point.avg.error:.2f}"
         rows.append(
             f"| {point.line} | {100 * point.share:g} % | {', '.join(map(str, point.seeds))} | "
-            f"{point.images / 1e6:.2f} | {point.minutes:.1f} | {point.avg.mean:.2f}{error} |"
+            f"{point.images:.0f} | {point.minutes:.1f} | {point.avg.mean:.2f}{error} |"
         )
     return "\n".join(rows) + "\n"
 
@@ -137,7 +138,7 @@ def plots(points: Sequence[Point], title: str, minutes: str) -> Mapping[str, Cur
     """Avg against minutes and against images, by the names of their files."""
     return {
         "minutes": Curves(title, "", minutes, "Avg (%)", lines_of(points, "minutes")),
-        "images": Curves(title, "", "images trained on", "Avg (%)", lines_of(points, "images")),
+        "images": Curves(title, "", "images trained on, thousands", "Avg (%)", lines_of(points, "images")),
     }
 
 

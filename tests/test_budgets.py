@@ -36,8 +36,8 @@ def test_a_line_goes_from_few_epochs_to_many() -> None:
 
 def test_the_table_has_a_row_for_every_point() -> None:
     *_, few, many = table(points_of(RUNS)).splitlines()
-    assert few == "| icarl, recipe | 8 % | 0, 1 | 2.00 | 2.0 | 51.00 ±1.00 |"
-    assert many == "| icarl, recipe | 16 % | 0 | 2.00 | 1.0 | 60.00 |"
+    assert few == "| icarl, recipe | 8 % | 0, 1 | 2000 | 2.0 | 51.00 ±1.00 |"
+    assert many == "| icarl, recipe | 16 % | 0 | 2000 | 1.0 | 60.00 |"
 
 
 def test_two_runs_of_one_seed_are_refused() -> None:

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,6 +37,8 @@ _EDGES = 1.15
 """Inches of a figure's height that are not those of its axes."""
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}
 """The thread from a line's end to its name."""
+_TICKS = 11
+"""Steps from one end of an axis to the other, if every point is to have its value below it."""
 INK, _GRID = "#333333", "#e3e3e3"
 
 
@@ -272,7 +274,9 @@ def _clear(axes: Axes, lines: Sequence[Line], across: str, along: str) -> None:
     bottom, top = axes.get_ylim()
     axes.yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=top - bottom > 5))
     ticks = sorted({seen for line in lines for seen in line.seen})
-    if len(ticks) <= 12:
+    # Narrower ones would be written over each other.
+    least = 0.999 * (ticks[-1] - ticks[0]) / _TICKS if ticks else 0.0
+    if all(after - before >= least for before, after in pairwise(ticks)):
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
