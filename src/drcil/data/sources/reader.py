@@ -34,11 +34,12 @@ def view(source: Source, rows: Int64, draw: Draw | None) -> Tensor:
         return images
     kinds = [part.in_memory for part in source.parts] if isinstance(source, ChainSource) else [source.in_memory]
     part = source.locate(rows)[0] if isinstance(source, ChainSource) else np.zeros_like(rows)
-    keys = draw.view_keys()
-    whole = np.array([place for place in np.flatnonzero(np.array(kinds)[part]) if keys[place] is not None])
+    whole = np.flatnonzero(np.array(kinds)[part])
+    if draw.wanted is not None:
+        whole = whole[draw.wanted[whole]]
     if not len(whole):
         return images
-    boxes = [random_box(source.size, source.size, Random(keys[place])) for place in whole]
+    boxes = [random_box(source.size, source.size, Random(key)) for key in draw.subset(whole).view_keys()]
     corners = torch.tensor([(box.top, box.left, box.height, box.width) for box in boxes])
     places = indices(whole, images.device)
     images[places] = resized_crop(images[places], corners)
