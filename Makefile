@@ -1,11 +1,12 @@
-# make run         set up if needed, then start a run; another one: make run ARGS="icarl digits-b0-5 --seed 1"
-# make test        what must pass before every commit: lint, types, fast tests
-# make test-slow   tests that take minutes
-# make coverage    the fast tests again, and which lines they run
-# make fuzz        random damage to files for some minutes: make fuzz MINUTES=10
-# make test-data   tests on real datasets, in the directory that DRCIL_DATA names
-# make bench       speed and memory against targets; some of it: make bench ARGS="--rows fusion-speed,memory"
-# make clean       remove the environment and all caches
+# make run           set up if needed, then start a run; another one: make run ARGS="icarl digits-b0-5 --seed 1"
+# make test          what must pass before every commit: lint, types, fast tests
+# make test-portable numerical tests of these as on another machine: no AVX-512, one core, 60 columns
+# make test-slow     tests that take minutes
+# make coverage      the fast tests again, and which lines they run
+# make fuzz          random damage to files for some minutes: make fuzz MINUTES=10
+# make test-data     tests on real datasets, in the directory that DRCIL_DATA names
+# make bench         speed and memory against targets; some of it: make bench ARGS="--rows fusion-speed,memory"
+# make clean         remove the environment and all caches
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # pytest answers 5 when a mark selects no test, which is no failure.
 OR_NONE := || test $$? -eq 5
 
-.PHONY: run test coverage test-slow test-data fuzz bench clean
+.PHONY: run test coverage test-portable test-slow test-data fuzz bench clean
 .DEFAULT_GOAL := test
 
 run: $(CORE)
@@ -35,6 +36,12 @@ test: $(DEV)
 coverage: $(DEV)
 	$(PYTEST) -m "not slow and not data" -n 2 --cov
 
+# Another vector width is another order of summation; a test that depends on it fails on another CPU.
+test-portable: $(DEV)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default COLUMNS=60 \
+	taskset -c $$($(BIN)/python -c 'import os; print(min(os.sched_getaffinity(0)))') \
+	env $(PYTEST) -m "numerical and not slow and not data"
+
 test-slow: $(DEV)
 	$(PYTEST) -m "slow and not data" -n 2 $(OR_NONE)
 
@@ -42,7 +49,7 @@ test-data: $(DEV)
 	$(PYTEST) -m data -rs -n 2 $(OR_NONE)
 
 fuzz: $(DEV)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(or $(MINUTES),10) $(SEED)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m support.fuzz $(or $(MINUTES),10) $(SEED)
 
 bench: $(CORE)
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -67,4 +74,4 @@ $(DEV): $(CORE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov dist
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

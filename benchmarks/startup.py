@@ -1,13 +1,12 @@
-"""Benchmarks of the first moment: how long help and import take."""
+"""Benchmarks of start-up: help and import."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from .rows import Measurement, benchmark
-from .scene import Scene
-from .timing import alternate, seconds_of
+from . import Measurement, alternate, benchmark, seconds_of
+from .workload import Workload
 
 _ROUNDS = 7
 
@@ -18,12 +17,12 @@ def _spent(*arguments: str) -> float:
 
 
 @benchmark("help-seconds", "`drcil --help`, from start to end", target=0.5, better="lower", unit="s")
-def help_seconds(scene: Scene) -> Measurement:
+def help_seconds(workload: Workload) -> Measurement:
     (seconds,) = alternate(_ROUNDS, lambda: _spent("-m", "drcil.cli", "--help"))
     return Measurement(seconds, f"best of {_ROUNDS}")
 
 
 @benchmark("import-seconds", "`import drcil`, above an empty interpreter", target=0.1, better="lower", unit="s")
-def import_seconds(scene: Scene) -> Measurement:
+def import_seconds(workload: Workload) -> Measurement:
     ours, empty = alternate(_ROUNDS, lambda: _spent("-c", "import drcil"), lambda: _spent("-c", "pass"))
     return Measurement(ours - empty, f"{ours:.3f} against {empty:.3f} s, best of {_ROUNDS}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from faults import VERBS, Case, a_third_of_cases, all_cases, expected_answers, make_all, violation
+from support.faults import VERBS, Case, a_third_of_cases, all_cases, expected_answers, make_all, violation
 
 FAST = 40
 """Cases of the fast suite."""

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from drcil.data.datasets import digits
-from drcil.data.sources.imageset import ArraySource, ImageSet
-from drcil.heads.base import Logits
-from drcil.inference.bank import FeatureBank
-from drcil.inference.frozen import frozen_readouts
-from drcil.inference.inference import Inference
-from drcil.nets.features import Features
-from drcil.nets.output import Output, Readout
-from small_engine import (
+from drcil.data.dataset import DIGITS_SPEC
+from drcil.data.image_set import ArraySource, ImageSet
+from drcil.heads.head import Logits
+from drcil.inference import FeatureBank, Inference
+from drcil.nets.backbone import Features
+from drcil.nets.net import Output, Readout, frozen_readouts
+from support.engine import (
     FEW,
     fit,
     make_engine,
     make_net,
     make_stage,
 )
+
+pytestmark = pytest.mark.numerical
 
 
 class TestLooking:
@@ -34,9 +34,9 @@ class TestLooking:
         fit(make_engine(), make_stage(net))
         engine = make_engine("crop", inference_batch=7)
         features = engine.features(net, FEW)
-        pixels = FEW.source.read(FEW.rows).float() / 255
+        pixels = FEW.read().float() / 255
         with torch.no_grad():
-            expected = net((pixels - digits.SPEC.mean[0]) / digits.SPEC.std[0]).features.pooled
+            expected = net((pixels - DIGITS_SPEC.mean[0]) / DIGITS_SPEC.std[0]).features.pooled
         assert torch.allclose(features, expected, atol=1e-4)
         assert not features.is_inference()
 
@@ -55,7 +55,7 @@ class TestLooking:
             "other": Readout(make_net()),
             "down": Readout(net, lambda output: -output.logits.fused),
         }
-        inference = Counted(torch.device("cpu"), digits.SPEC.mean, digits.SPEC.std)
+        inference = Counted(torch.device("cpu"), DIGITS_SPEC.mean, DIGITS_SPEC.std)
         rankings = inference.rank(frozen_readouts(readouts), FEW, best=10)
         assert list(rankings) == ["up", "other", "down"]
         assert len(passes) == 2
@@ -77,13 +77,13 @@ class TestFeatureBank:
         """Over two sources, one by itself and chained; rows in any order, with repetitions."""
         values = torch.arange(40, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 2, 2)
         sources = [ArraySource(values[:20].clone()), ArraySource(values[20:].clone())]
-        whole = ImageSet(sources[0], np.arange(20), np.zeros(20, dtype=np.int64)).join(
-            ImageSet(sources[1], np.arange(20), np.zeros(20, dtype=np.int64))
+        whole = ImageSet.of(sources[0], np.arange(20), np.zeros(20, dtype=np.int64)).join(
+            ImageSet.of(sources[1], np.arange(20), np.zeros(20, dtype=np.int64))
         )
         seen: list[int] = []
 
         def features(images: ImageSet) -> Tensor:
-            vectors = images.source.read(images.rows)[:, 0, 0, :1].float()
+            vectors = images.read()[:, 0, 0, :1].float()
             seen.extend(int(value) for value in vectors)
             return vectors
 
@@ -92,7 +92,7 @@ class TestFeatureBank:
             assert bank(whole.subset(rows)).flatten().tolist() == rows
             alone = [row for row in rows if row < 20]
             if alone:
-                images = ImageSet(sources[0], np.array(alone), np.zeros(len(alone), dtype=np.int64))
+                images = ImageSet.of(sources[0], np.array(alone), np.zeros(len(alone), dtype=np.int64))
                 assert bank(images).flatten().tolist() == alone
         assert sorted(seen) == sorted({row for rows in requests for row in rows})
 
@@ -112,5 +112,5 @@ def test_large_images_go_through_a_few_at_a_time() -> None:
         rows = np.arange(90)
         inference = Inference(torch.device("cpu"), (0.5,), (0.5,), batch=batch, workers=0)
         seen.clear()
-        inference.outputs(Watch(), ImageSet(images, rows, rows), lambda output: (output.logits.fused,))
+        inference.outputs(Watch(), ImageSet.of(images, rows, rows), lambda output: (output.logits.fused,))
         assert seen == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 import drcil
 from drcil import DynamicResidualHead, Learner, ResidualHead, UserError
-from drcil.data.wrap import wrap
+from drcil.data.user_images import wrap_dataset
+from drcil.experiments.tables import Report
 from drcil.process import configure
+from drcil.settings import EngineSettings, LearnerOptions, ModelSettings
 from drcil.streams.stream import make_stream
 
 STREAM = make_stream("digits-b0-5")
@@ -127,22 +130,25 @@ def test_labels_beside_a_task_are_an_error(taught: Learner) -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: Learner(None), "method must be a string, not None"),  # type: ignore[arg-type]
+        (lambda: Learner(None), "'method' is missing"),  # type: ignore[arg-type]
         (lambda: Learner("icarl", seed=-1), "seed must be a whole number from 0 to 9223372036854775807, not -1"),
         (lambda: Learner("icarl", seed=1.5), "seed must be a whole number .*, not 1.5"),  # type: ignore[arg-type]
         (lambda: Learner("icarl", seed="a"), "seed must be a whole number .*, not 'a'"),  # type: ignore[arg-type]
         (lambda: Learner("icarl", seed=True), "seed must be a whole number .*, not True"),
         (lambda: Learner("icarl", seed=2**63), "seed must be a whole number"),
         (lambda: Learner("icarl", epochs_scale="a"), "epochs_scale must be a number"),  # type: ignore[arg-type]
-        (lambda: Learner("icarl", settings=[1]), "settings must be a Mapping, not a list"),  # type: ignore[arg-type]
-        (lambda: Learner("icarl", backbone=""), "backbone must not be empty"),
-        (lambda: Learner("icarl", augment=""), "augment must not be empty"),
-        (lambda: Learner("icarl", memory=-5), "memory must be a whole number from 0"),
-        (lambda: Learner("icarl", memory=1.5), "memory must be a budget"),  # type: ignore[arg-type]
+        (lambda: Learner("icarl", settings=[1]), "settings must be a table, not a list"),  # type: ignore[arg-type]
+        (lambda: Learner("icarl", backbone=""), "backbone cannot be '': it is empty"),
+        (lambda: Learner("icarl", augment=""), "augment cannot be '': it is empty"),
+        (lambda: Learner("icarl", memory=-5), "memory cannot be -5: give a total"),
+        (lambda: Learner("icarl", memory=1.5), "memory cannot be 1.5: give a total"),  # type: ignore[arg-type]
         (lambda: Learner("icarl", listener=5), "listener must be a function, not 5"),  # type: ignore[arg-type]
-        (lambda: Learner("icarl", journal=5), "journal must be a Journal, not 5"),  # type: ignore[arg-type]
-        (lambda: Learner("icarl", workers="many"), "'workers' cannot be 'many'"),
-        (lambda: Learner("icarl", eval_every=0), "'eval_every' cannot be 0"),
+        (lambda: Learner("icarl", journal=5), "journal must be a SnapshotStore, not 5"),  # type: ignore[arg-type]
+        (
+            lambda: Learner("icarl", workers="many"),  # type: ignore[arg-type]
+            "workers must be a whole number from 0 to 256, not 'many'",
+        ),
+        (lambda: Learner("icarl", eval_every=0), "eval_every must be a whole number from 1 to 1000000, not 0"),
         (lambda: make_stream(None), "the stream must be a string, not None"),  # type: ignore[arg-type]
         (lambda: make_stream("digits-b0-5", 5), "dataset must be a Dataset, not 5"),  # type: ignore[arg-type]
         (lambda: make_stream("digits-b0-5", memory=""), "memory '' is not a budget"),
@@ -157,9 +163,9 @@ def test_labels_beside_a_task_are_an_error(taught: Learner) -> None:
         (lambda: drcil.use_plugins(None), "the name of a plugin must be a string"),  # type: ignore[arg-type]
         (lambda: drcil.use_plugins(""), "the name of a plugin must not be empty"),
         (lambda: drcil.use_plugins("x" * 300 + ".py"), "there is no such file"),
-        (lambda: wrap([(PIXELS[0], float("nan"))]), "the label of image 0 cannot be nan"),
-        (lambda: wrap([(PIXELS[0], 0.5)]), "the label of image 0 cannot be 0.5"),
-        (lambda: wrap([(PIXELS[0], 0)], size=100_000), "size must be a whole number from 4 to 4096"),
+        (lambda: wrap_dataset([(PIXELS[0], float("nan"))]), "the label of image 0 cannot be nan"),
+        (lambda: wrap_dataset([(PIXELS[0], 0.5)]), "the label of image 0 cannot be 0.5"),
+        (lambda: wrap_dataset([(PIXELS[0], 0)], size=100_000), "size must be a whole number from 4 to 4096"),
     ],
 )
 def test_wrong_arguments_are_told_at_once(call: Callable[[], Any], sentence: str) -> None:
@@ -169,6 +175,15 @@ def test_wrong_arguments_are_told_at_once(call: Callable[[], Any], sentence: str
 @pytest.mark.parametrize("top", [0, 1.5, "a", None, True])
 def test_a_number_of_classes_to_predict_is_a_whole_number_above_zero(top: Any, taught: Learner) -> None:
     refused(lambda: taught.predict(PIXELS, top=top), "top must be a whole number from 1")
+
+
+def test_the_keywords_of_a_learner_and_of_the_estimator_are_the_settings() -> None:
+    model, engine = set(ModelSettings.model_fields), set(EngineSettings.model_fields)
+    assert set(LearnerOptions.__annotations__) == model - {"method"} | engine
+    pytest.importorskip("sklearn")
+    from drcil.sklearn import IncrementalClassifier
+
+    assert model - {"method", "seed"} <= set(inspect.signature(IncrementalClassifier).parameters)
 
 
 def test_a_memory_may_be_a_number() -> None:
@@ -191,7 +206,7 @@ class TestHeads:
 
     @pytest.mark.parametrize("option", ["branch", "fusion", "new_branch", "conv_init"])
     def test_options_are_names(self, head: type[ResidualHead], option: str) -> None:
-        with pytest.raises(ValueError, match=r"unknown .* 'x'; Known: "):
+        with pytest.raises(ValueError, match=r"unknown .* 'x'; known: "):
             head(4, **{option: "x"})  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="must be one of"):
             head(4, **{option: ["x"]})  # type: ignore[arg-type]
@@ -261,15 +276,33 @@ CALLS: dict[str, Callable[[Any, Learner], Any]] = {
     "ResidualHead.new_branch": lambda value, taught: ResidualHead(4, new_branch=value),
     "ResidualHead.conv_init": lambda value, taught: ResidualHead(4, conv_init=value),
     "ResidualHead.grow": lambda value, taught: ResidualHead(4).grow(value),
-    "wrap": lambda value, taught: wrap(value),
-    "wrap.label": lambda value, taught: wrap([(PIXELS[0], value)]),
-    "wrap.image": lambda value, taught: wrap([(value, 0)]),
-    "wrap.classes": lambda value, taught: wrap([(PIXELS[0], 0)], classes=value),
-    "wrap.size": lambda value, taught: wrap([(PIXELS[0], 0)], size=value),
-    "wrap.channels": lambda value, taught: wrap([(PIXELS[0], 0)], channels=value),
+    "run": lambda value, taught: drcil.run(value),
+    "run.stream": lambda value, taught: drcil.run("replay", value),
+    "run.tasks": lambda value, taught: drcil.run("no such method", tasks=value),
+    "resume": lambda value, taught: drcil.resume(value),
+    "compare": lambda value, taught: drcil.compare(value),
+    "compare.streams": lambda value, taught: drcil.compare("replay", value),
+    "compare.seeds": lambda value, taught: drcil.compare("no such method", seeds=value),
+    "read": lambda value, taught: drcil.read(value),
+    "write_report": lambda value, taught: drcil.write_report(Report("", ""), value),
+    "wrap": lambda value, taught: wrap_dataset(value),
+    "wrap.label": lambda value, taught: wrap_dataset([(PIXELS[0], value)]),
+    "wrap.image": lambda value, taught: wrap_dataset([(value, 0)]),
+    "wrap.classes": lambda value, taught: wrap_dataset([(PIXELS[0], 0)], classes=value),
+    "wrap.size": lambda value, taught: wrap_dataset([(PIXELS[0], 0)], size=value),
+    "wrap.channels": lambda value, taught: wrap_dataset([(PIXELS[0], 0)], channels=value),
 }
 """Every public function and constructor with a value in the place of one argument."""
-_EFFECTS = ("configure", "use_plugins", "load", "load_predictor", "Prediction", "Exported", "UserError")
+_EFFECTS = (
+    "configure",
+    "use_plugins",
+    "load",
+    "load_predictor",
+    "load_exported",
+    "Prediction",
+    "Exported",
+    "UserError",
+)
 """What changes the process, reads a file, or only holds what it is given."""
 
 

@@ -15,15 +15,17 @@ from drcil import UserError
 from drcil.cli import main
 from drcil.heads import LinearHead
 from drcil.methods import METHODS, method
-from drcil.methods.objectives import cross_entropy
+from drcil.methods.rebalancing import classifier_of
 from drcil.methods.replay import Replay
-from drcil.nets.output import Output, Readout
-from drcil.stages import Batch, Engine, Losses, Stage, Term
+from drcil.nets.net import Output, Readout
+from drcil.objectives import cross_entropy
+from drcil.stages import Batch, Engine, Losses, Stage, Step, StepHook, Term
 from drcil.streams.stream import Task
-from drcil.testing import BrokenLaw, check_method
+from drcil.testing import BrokenLaw, Trial, check_method
+from drcil.train.events import EpochDone, StageDone, StepDone, TaskDone
 
 
-class MeddlesWithItsTeacher(Replay):
+class ChangesTeacher(Replay):
     """Changes its teacher while it learns."""
 
     def learn(self, task: Task, engine: Engine) -> None:
@@ -42,7 +44,7 @@ class MeddlesWithItsTeacher(Replay):
         engine.fit(Stage("later", self.net, data, objective, self.settings.later, teachers={"previous": teacher}))
 
 
-class Guesses(Replay):
+class NonFiniteScores(Replay):
     """Has no finite score for the first class."""
 
     def readouts(self) -> Mapping[str, Readout]:
@@ -52,7 +54,7 @@ class Guesses(Replay):
         return {"classifier": Readout(self.net, scores)}
 
 
-class ForgetsToSave(Replay):
+class LosesCounter(Replay):
     """Keeps something beside its parts, which a resumed run does not know."""
 
     seen: ClassVar[list[int]] = []
@@ -69,8 +71,41 @@ class ForgetsToSave(Replay):
         engine.fit(Stage("later", net, task.new.join(task.memory), objective, self.settings.later))
 
 
-class AnswersDifferentlyOnceLoaded(Replay):
-    """Reads its scores with a number that is not saved."""
+class Counter(StepHook):
+    """Counts the steps of a stage."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()), persistent=persistent)
+
+    def after_step(self, step: Step) -> None:
+        self.get_buffer("steps").add_(1)
+
+
+class UsesHook(Replay):
+    """Two stages a task; after the second the biases depend on what a hook collected in the first."""
+
+    persistent = True
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        if task.number > 1:
+            self.net.head.grow(len(task.classes))
+        net = self.begin(task, LinearHead) if task.number == 1 else self.net
+        counter, data = Counter(self.persistent), task.new.join(task.memory)
+        engine.fit(Stage("counted", net, data, cross_entropy, self.settings.later, hooks=[counter]))
+        engine.fit(Stage("plain", net, data, cross_entropy, self.settings.later))
+        with torch.no_grad():
+            classifier_of(net).bias.add_(counter.get_buffer("steps"))
+
+
+class LosesHookState(UsesHook):
+    """The same with a hook whose state is not in snapshots."""
+
+    persistent = False
+
+
+class LosesReadoutFactor(Replay):
+    """Its readout uses a number that is not saved."""
 
     factor = 1.0
 
@@ -91,10 +126,18 @@ class Fails(Replay):
 
 
 @pytest.fixture(autouse=True)
-def outsiders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Methods that break a law each, known for the length of a test."""
+def broken_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register methods that break a law each."""
     monkeypatch.setattr(METHODS, "_entries", dict(METHODS.items()))
-    for kind in (MeddlesWithItsTeacher, Guesses, ForgetsToSave, AnswersDifferentlyOnceLoaded, Fails):
+    for kind in (
+        ChangesTeacher,
+        NonFiniteScores,
+        LosesCounter,
+        LosesReadoutFactor,
+        Fails,
+        UsesHook,
+        LosesHookState,
+    ):
         method(kind.__name__, paper="none", year=2026, recipe="replay")(kind)
 
 
@@ -102,11 +145,12 @@ def outsiders(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "law", "sentence"),
     [
-        ("MeddlesWithItsTeacher", "frozen parts", "stage 'later' changed a teacher"),
-        ("Guesses", "predictions", "after task 1 readout 'classifier' has scores that are not finite"),
-        ("ForgetsToSave", "resuming", "differs after resuming"),
+        ("ChangesTeacher", "frozen parts", "stage 'later' changed a teacher"),
+        ("NonFiniteScores", "predictions", "after task 1 readout 'classifier' has scores that are not finite"),
+        ("LosesCounter", "resuming", "differs after resuming"),
+        ("LosesHookState", "resuming", "differs after resuming"),
         ("Fails", "memory", "ZeroDivisionError: nothing to divide by"),
-        ("AnswersDifferentlyOnceLoaded", "saving", "readout 'classifier' of the loaded model answers differently"),
+        ("LosesReadoutFactor", "saving", "readout 'classifier' of the loaded model answers differently"),
     ],
 )
 def test_a_broken_law_is_named_in_a_sentence(name: str, law: str, sentence: str, tmp_path: Path) -> None:
@@ -114,15 +158,28 @@ def test_a_broken_law_is_named_in_a_sentence(name: str, law: str, sentence: str,
         check_method(name, [law], directory=tmp_path)
 
 
-def test_the_command_tells_of_every_law_and_fails_if_one_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "Guesses", "--law", "memory", "--law", "predictions"]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "memory: holds"
-    assert told[1].startswith("predictions: BROKEN: after task 1 readout 'classifier'")
+def test_the_state_of_a_hook_is_restored(tmp_path: Path) -> None:
+    check_method("UsesHook", ["resuming"], directory=tmp_path)
+
+
+def test_a_run_is_stopped_in_and_after_every_stage_of_every_task(tmp_path: Path) -> None:
+    trial = Trial("UsesHook", tmp_path)
+    assert trial.interrupted_run.result().complete
+    stops = [(stop.kind, stop.task, stop.stages) for stop in trial.stops]
+    for task in (1, 2, 3):
+        of_stages = [(kind, task, stage) for stage in (0, 1) for kind in (StepDone, EpochDone, StageDone)]
+        assert [stop for stop in stops if stop[1] == task] == [*of_stages, (TaskDone, task, 2)]
+
+
+def test_the_command_prints_every_law_and_fails_if_one_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "NonFiniteScores", "--law", "memory", "--law", "predictions"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "memory: holds"
+    assert lines[1].startswith("predictions: BROKEN: after task 1 readout 'classifier'")
     assert main(["check", "replay", "--law", "predictions"]) == 0
 
 
-def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_laws_and_methods_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="unknown law 'memry'; did you mean 'memory'"):
         check_method("replay", ["memry"])
     assert main(["check", "replai"]) == 2

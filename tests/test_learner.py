@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import torch
 from PIL import Image
 
 from drcil import Learner, UserError
-from drcil.data.sources.imageset import ArraySource, ImageSet
-from drcil.runs.begin import begin_run
-from drcil.runs.settings import make_settings
+from drcil.data.image_set import ArraySource, ImageSet
+from drcil.runs.execution import create_run
+from drcil.runs.plan import complete
+from drcil.settings import RunSettings
 from drcil.streams.stream import Task, make_stream
 from drcil.train.events import Event, StageDone, StepDone
+
+pytestmark = pytest.mark.numerical
 
 STREAM = make_stream("digits-b0-5")
 SHORT: dict[str, Any] = {
@@ -31,7 +35,7 @@ def make_learner(method: str = "icarl", **options: Any) -> Learner:
 
 def arrays(images: ImageSet) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Pictures as a user has them: (N, H, W)."""
-    return images.source.read(images.rows)[:, 0].numpy()
+    return images.read()[:, 0].numpy()
 
 
 def names(task: Task) -> list[str]:
@@ -50,7 +54,7 @@ def assert_same_state(one: Learner, other: Learner) -> None:
 @pytest.fixture(scope="module")
 def taught() -> Learner:
     """A learner of two tasks."""
-    learner = make_learner(epochs_scale=0.1)
+    learner = make_learner(epochs_scale=0.2)
     learner.learn(STREAM[0])
     learner.learn(STREAM[1])
     return learner
@@ -59,9 +63,10 @@ def taught() -> Learner:
 def test_it_learns_task_after_task(taught: Learner) -> None:
     assert taught.classes == ("4", "2", "7", "6")
     assert taught.sizes == (2, 2)
-    assert taught.evaluate(STREAM[1].test) > 90
+    # Seeds 0 to 4: 97.9 ± 1.5, by the classifier 88.7 ± 6.6; 50 is to know the newest task alone.
+    assert taught.evaluate(STREAM[1].test) > 85
     assert list(taught.readouts()) == ["nme", "classifier"]
-    assert taught.evaluate(STREAM[1].test, readout="classifier") > 50
+    assert taught.evaluate(STREAM[1].test, readout="classifier") > 60
 
 
 def test_predictions_are_named_and_agree_with_the_evaluation(taught: Learner) -> None:
@@ -100,7 +105,8 @@ def test_own_images_in_any_form_become_tasks(form: str) -> None:
     assert set(learner.classes[:2]) == {"4", "2"}
     assert set(learner.classes[2:]) == {"7", "6"}
     test = STREAM[1].test
-    assert learner.evaluate(arrays(test), [STREAM.classes[label] for label in test.labels]) > 85
+    # Seeds 0 to 4: 94.2 ± 2.1; 50 is to know the newest task alone.
+    assert learner.evaluate(arrays(test), [STREAM.classes[label] for label in test.labels]) > 80
     kept = learner.memory.images
     assert kept is not None
     assert len(kept) == len(kept.source) == 12, "nothing is kept but the exemplars"
@@ -155,11 +161,11 @@ def test_what_cannot_be_learnt_is_refused_and_changes_nothing(taught: Learner) -
     with pytest.raises(UserError, match="images need class names"):
         taught.learn(arrays(STREAM[2].new))
     assert taught.sizes == (2, 2)
-    assert taught.evaluate(STREAM[1].test) > 90
+    assert taught.evaluate(STREAM[1].test) > 85
 
 
 def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
-    with pytest.raises(UserError, match="unknown readout 'boosted'; Known: classifier, nme"):
+    with pytest.raises(UserError, match="unknown readout 'boosted'; known: classifier, nme"):
         taught.evaluate(STREAM[1].test, readout="boosted")
     with pytest.raises(UserError, match="class '9' has not been learnt; known: 4, 2, 7, 6"):
         taught.evaluate(arrays(STREAM[1].test)[:1], ["9"])
@@ -167,7 +173,12 @@ def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
         taught.evaluate(STREAM[1].test.subset([]))
     with pytest.raises(UserError, match="top must be a whole number from 1 to 2147483647, not 0"):
         taught.predict(arrays(STREAM[1].test), top=0)
-    for ask in (lambda new: new.predict("x.png"), lambda new: new.evaluate(STREAM[0].test), lambda new: new.save("x")):
+    questions: tuple[Callable[[Learner], object], ...] = (
+        lambda new: new.predict("x.png"),
+        lambda new: new.evaluate(STREAM[0].test),
+        lambda new: new.save("x"),
+    )
+    for ask in questions:
         with pytest.raises(UserError, match=r"there is nothing to .* yet: the learner has not learnt a task"):
             ask(make_learner())
 
@@ -180,12 +191,12 @@ def test_what_cannot_be_answered_is_refused(taught: Learner) -> None:
         ({"epochs_scale": -1.5}, "epochs_scale must be a number above 0 and at most 1000, not -1.5"),
         ({"epochs_scale": float("nan")}, "epochs_scale must be a number above 0 and at most 1000, not nan"),
         ({"epochs_scale": float("inf")}, "epochs_scale must be a number above 0 and at most 1000, not inf"),
-        ({"memory": "lots"}, "memory 'lots' is not a budget"),
+        ({"memory": "lots"}, "memory cannot be 'lots': give a total"),
         ({"method": "finetune", "memory": "5"}, "a memory of 'none' by definition, so a memory of '5' is not possible"),
         ({"method": "joint", "memory": "none"}, "a memory of 'all' by definition"),
-        ({"device": "tpu"}, "invalid engine option: 'device' cannot be 'tpu'"),
-        ({"workers": -1}, "'workers' cannot be -1: input should be greater than or equal to 0"),
-        ({"colour": "red"}, "invalid engine option: 'colour' is not known"),
+        ({"device": "tpu"}, "device must be one of auto, cpu, cuda, mps, not 'tpu'"),
+        ({"workers": -1}, "workers must be a whole number from 0 to 256, not -1"),
+        ({"colour": "red"}, "'colour' is not known"),
     ],
 )
 def test_options_are_checked_at_once(options: dict[str, Any], sentence: str) -> None:
@@ -213,24 +224,25 @@ def test_what_depends_on_data_is_checked_before_training(options: dict[str, Any]
 
 def test_a_run_knows_from_the_start_that_its_memory_will_not_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="memory of '9' has none for each of 10 classes; give a memory of at least 10"):
-        begin_run(make_settings(method="icarl", stream="digits-b0-5", memory="9"), tmp_path / "run")
+        create_run(complete(RunSettings(method="icarl", stream="digits-b0-5", memory="9")), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"epochs_scale": 0.0}, "'epochs_scale' cannot be 0.0: input should be greater than 0"),
-        ({"epochs_scale": float("inf")}, "'epochs_scale' cannot be inf"),
-        ({"seed": -1}, "'seed' cannot be -1"),
-        ({"tasks": 0}, "'tasks' cannot be 0"),
-        ({"engine": {"workers": -1}}, "'engine.workers' cannot be -1"),
+        ({"epochs_scale": 0.0}, "epochs_scale must be a number above 0 and at most 1000, not 0.0"),
+        ({"epochs_scale": float("inf")}, "epochs_scale must be a number .*, not inf"),
+        ({"seed": -1}, "seed must be a whole number from 0 to .*, not -1"),
+        ({"tasks": 0}, "tasks must be a whole number from 1 to .*, not 0"),
+        ({"engine": {"workers": -1}}, "workers must be a whole number from 0 to 256, not -1"),
+        ({"workers": -1}, "workers must be a whole number from 0 to 256, not -1"),
         ({"colour": "red"}, "'colour' is not known"),
     ],
 )
 def test_options_of_a_run_are_checked_too(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=f"invalid run option: {sentence}"):
-        make_settings(method="icarl", stream="digits-b0-5", **options)
+    with pytest.raises(UserError, match=sentence):
+        complete(RunSettings.parse({"method": "icarl", "stream": "digits-b0-5", **options}))
 
 
 def test_images_that_cannot_be_named_settle_nothing() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.plugins import METHOD, install
+
 SHELF = "from drcil.registry import Registry\nTHINGS = Registry('thing')\n"
 """A registry of nobody's, so that a test need not wait for torch."""
 LAMP = "from shelf import THINGS\nTHINGS.register('lamp')(1)\n"
@@ -39,16 +41,8 @@ def python(room: Path, code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def install(room: Path, name: str, module: str) -> None:
-    """What a package leaves in site-packages that has an entry point."""
-    information = room / f"{module}-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[drcil.plugins]\n{name} = {module}\n")
-
-
 def use(*names: str) -> str:
-    return f"from drcil.plugins import use_plugins\nuse_plugins(*{names!r})\n"
+    return f"from drcil.registry import use_plugins\nuse_plugins(*{names!r})\n"
 
 
 def test_an_installed_plugin_is_imported_at_the_first_look_up_and_is_the_origin(room: Path) -> None:
@@ -67,6 +61,15 @@ def test_a_plugin_is_named_by_module_or_file_in_python_or_in_the_environment(roo
     assert both == f"{{'lamp': '{file}', 'chair': 'chair'}}"
 
 
+def test_a_missing_plugin_of_the_environment_is_reported_once(room: Path) -> None:
+    twice = (
+        "from shelf import THINGS\nfrom drcil import UserError\n"
+        "try:\n    len(THINGS)\nexcept UserError as error:\n    print(error)\n"
+    )
+    output = python(room, twice + SHOW, DRCIL_PLUGINS=f"absent{os.pathsep}lamp")
+    assert output == "the plugin 'absent' cannot be used: there is no such module\n{'lamp': 'lamp'}"
+
+
 def test_one_file_is_one_module_whatever_it_is_called(room: Path) -> None:
     (room / "inner").mkdir()
     names = ("lamp.py", "inner/../lamp.py", str(room / "lamp.py"))
@@ -77,7 +80,7 @@ def test_one_file_is_one_module_whatever_it_is_called(room: Path) -> None:
 def test_what_is_registered_outside_a_plugin_has_its_module_or_the_session_as_origin(room: Path) -> None:
     code = "import lamp\nfrom shelf import THINGS\nTHINGS.register('chair')(2)\n" + SHOW
     assert python(room, code) == "{'lamp': 'lamp', 'chair': 'this session'}"
-    needed = "from drcil.plugins import needed_plugins\nprint(needed_plugins((THINGS, 'lamp'), (THINGS, 'chair')))\n"
+    needed = "from drcil.registry import needed_plugins\nprint(needed_plugins((THINGS, 'lamp'), (THINGS, 'chair')))\n"
     assert python(room, f"{code}{needed}").endswith("('lamp',)"), "a session cannot be imported again"
 
 
@@ -139,7 +142,7 @@ def test_a_plugin_that_failed_leaves_nothing_and_can_be_mended(room: Path) -> No
 
 
 def require(*names: str) -> str:
-    return f"from drcil.plugins import require_plugins\nrequire_plugins({names!r}, 'runs/mine')\n"
+    return f"from drcil.registry import require_plugins\nrequire_plugins({names!r}, 'runs/mine')\n"
 
 
 def test_a_plugin_that_a_run_needs_must_be_there_and_is_never_imported_because_a_file_says_so(room: Path) -> None:
@@ -158,11 +161,56 @@ def test_a_named_plugin_serves_for_a_file_that_was_moved(room: Path) -> None:
     assert python(room, use(str(moved)) + require(str(room / "lamp.py")) + SHOW) == f"{{'lamp': '{moved}'}}"
 
 
-METHOD = """
-from drcil.methods.spec import METHODS, register_preset
-from drcil.methods.replay import Replay
-register_preset("{name}", Replay, summary="Mine", paper="None", year=2026, recipe="replay")
-"""
+def digest(name: str, before: str = "") -> str:
+    return f"{before}from drcil.registry import plugin_code\nprint(plugin_code({name!r}).digest)\n"
+
+
+def test_the_code_of_a_plugin_is_its_file_wherever_it_is(room: Path) -> None:
+    file = python(room, digest("lamp", use("lamp.py")))
+    assert file == python(room, digest("lamp", use("lamp"))) == python(room, digest("lamp", "import lamp\n"))
+    (room / "new").mkdir()
+    moved = (room / "lamp.py").rename(room / "new" / "lamp.py")
+    assert file == python(room, digest(str(room / "lamp.py"), use(str(moved))))
+    moved.with_suffix(".toml").write_text("[default]\n")
+    assert file == python(room, digest("lamp", use(str(moved)))), "a recipe is compared by what it says"
+    moved.write_text(LAMP + "# edited\n")
+    assert file != python(room, digest("lamp", use(str(moved))))
+
+
+def test_the_code_of_a_package_is_all_of_its_modules(room: Path) -> None:
+    (room / "lights" / "inner").mkdir(parents=True)
+    for file, content in (("__init__.py", ""), ("lamp.py", LAMP), ("inner/loss.py", "")):
+        (room / "lights" / file).write_text(content)
+    before = python(room, digest("lights.lamp", use("lights.lamp")))
+    assert before == python(room, digest("lights.lamp", use("lights.lamp"))), "compiled modules do not count"
+    (room / "lights" / "inner" / "loss.py").write_text("scale = 2\n")
+    after = python(room, digest("lights.lamp", use("lights.lamp")))
+    (room / "lights" / "inner" / "loss.py").rename(room / "lights" / "inner" / "losses.py")
+    assert len({before, after, python(room, digest("lights.lamp", use("lights.lamp")))}) == 3
+
+
+def test_an_installed_plugin_is_told_by_its_version_and_its_code(room: Path) -> None:
+    install(room, "lights", "lamp")
+    metadata = room / "lamp-1.0.dist-info" / "METADATA"
+    digests = [python(room, digest("lights"))]
+    metadata.write_text(metadata.read_text().replace("Version: 1.0", "Version: 1.1"))
+    digests.append(python(room, digest("lights")))
+    (room / "lamp.py").write_text(LAMP + "# edited\n")
+    digests.append(python(room, digest("lights")))
+    assert len(set(digests)) == 3
+
+
+def test_the_code_is_that_which_was_imported(room: Path) -> None:
+    edited = f"open('lamp.py', 'w').write({LAMP + '# edited'!r})\n"
+    imported = python(room, digest("lamp", use("lamp.py") + SHOW + edited)).splitlines()[-1]
+    (room / "lamp.py").write_text(LAMP)
+    assert imported == python(room, digest("lamp", use("lamp.py")))
+
+
+def test_a_named_plugin_that_registers_nothing_counts_for_every_result(room: Path) -> None:
+    (room / "patch.py").write_text("import shelf\n")
+    code = use("lamp.py", "patch.py") + "from drcil.registry import acting_plugins\nprint(acting_plugins(['other']))"
+    assert python(room, code) == f"('other', '{room / 'patch.py'}')"
 
 
 @pytest.mark.slow
@@ -174,7 +222,7 @@ def test_what_drcil_registers_is_its_own_whoever_imports_it(room: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["drcil.methods.spec:METHODS", "drcil.heads.base:HEADS"])
+@pytest.mark.parametrize("first", ["drcil.methods.catalog:METHODS", "drcil.heads.head:HEADS"])
 def test_a_name_of_drcil_cannot_be_taken(room: Path, first: str) -> None:
     """Neither where drcil's own comes first nor where the plugin is imported before drcil's methods are."""
     (room / "mine.py").write_text(METHOD.format(name="icarl"))

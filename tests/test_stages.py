@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from drcil.schedules import Schedule
+from drcil.stages import Schedule
 
 CURVES = ("cosine", "linear", "steps", "constant")
 
@@ -90,17 +90,38 @@ def test_scaling_moves_milestones_and_warm_up_along() -> None:
     assert least.rate(0) == 0.1
 
 
+@pytest.mark.parametrize(
+    ("scale", "epochs", "warmup"),
+    [(0.5, 250, 2), (0.3, 150, 2), (0.1, 50, 1), (0.08, 40, 1), (0.004, 2, 1), (0.001, 1, 0)],
+)
+def test_a_warm_up_keeps_an_epoch_however_short_the_stage(scale: float, epochs: int, warmup: int) -> None:
+    scaled = Schedule(epochs=500, lr=1.25e-4, warmup=5, warmup_lr=1e-6).scaled(scale)
+    assert (scaled.epochs, scaled.warmup) == (epochs, warmup)
+    assert Schedule(epochs=500, lr=0.1).scaled(scale).warmup == 0
+
+
+def test_a_warm_up_that_is_cut_to_one_epoch_rises_within_it() -> None:
+    """By epochs it would be one at the rate to begin with: nothing would be learnt, and the rate would leap."""
+    scaled = Schedule(epochs=50, lr=0.8, warmup=5, curve="constant").scaled(0.1)
+    assert [scaled.rate(0, step, 4) for step in range(4)] == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert [scaled.rate(epoch) for epoch in range(1, 5)] == [0.8] * 4
+    # A rise over two epochs or more is as the schedule has it.
+    assert Schedule(epochs=50, lr=0.8, warmup=5).scaled(0.4).changes == "epoch"
+
+
 @given(st.integers(1, 300), st.floats(0.001, 3), st.sampled_from(CURVES), st.integers(0, 9))
 def test_rates_stay_between_nothing_and_the_full_rate(epochs: int, scale: float, curve: Any, warmup: int) -> None:
     schedule = Schedule(
         epochs=epochs, lr=0.1, curve=curve, milestones=(epochs // 2 + 1,), warmup=min(warmup, epochs - 1)
     )
     scaled = schedule.scaled(scale)
-    rates = [scaled.rate(epoch) for epoch in range(scaled.epochs)]
+    rates = [scaled.rate(epoch, step, 10) for epoch in range(scaled.epochs) for step in range(10)]
     assert all(0 <= rate <= 0.1 for rate in rates)
-    assert rates[scaled.warmup :] == sorted(rates[scaled.warmup :], reverse=True)
+    after = rates[10 * scaled.warmup :]
+    assert after == sorted(after, reverse=True)
     if curve != "steps":
-        assert rates[scaled.warmup] == pytest.approx(0.1)
+        # One that changes with every step has fallen by half a step, of at least ten.
+        assert after[0] == pytest.approx(0.1, rel=1e-9 if scaled.changes == "epoch" else 0.06)
 
 
 def test_a_stage_that_is_shorter_than_its_warm_up_reaches_its_rate() -> None:

@@ -1,39 +1,39 @@
-"""The learner: the object a Python user holds. It learns task after task, remembers, predicts and saves."""
+"""Learner: learns task after task, predicts, saves."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Unpack
 
-from .arguments import function, instance, number, optional, text, whole
 from .data.augment import build_augment
-from .data.sources.imageset import ImageShape
-from .errors import UserError
-from .inference.inference import Inference
-from .limits import EPOCHS_SCALE, IMAGE_SIZE, SEED, VALIDATION
-from .methods.rehearsal import StageWork, rehearse_next
-from .models.changeable import Changeable
-from .models.directory import read_model
-from .models.lessons import learn_more, learn_task
-from .models.model import Model, ModelOptions, new_model
-from .models.own_task import More, more_images, own_task
-from .models.start import starting_weights
-from .streams.budget import Budget
-from .streams.next_task import require_next
-from .streams.stream import Task
-from .train import EngineSettings, Journal, Listener, TrainingEngine, engine_settings
+from .data.image_set import ImageSet, ImageShape
+from .data.user_images import class_names
+from .errors import UserError, check_callable, check_choice, check_number, check_type, optional
+from .inference import Ranking
+from .methods import Method
+from .methods.dry_run import StageWork, dry_run_next
+from .models.calibration import update_usage
+from .models.model import Model, check_model_settings, find_initial_weights, idle_settings, new_model
+from .models.model_directory import read_model, save_model
+from .models.predictor import Prediction, Predictor
+from .models.usage import Change
+from .models.user_tasks import RefreshImages, refresh_images, user_task
+from .nets.net import Readout
+from .settings import VALIDATION, EngineSettings, LearnerOptions, ModelSettings
+from .streams.memory import Memory
+from .streams.stream import Task, require_next
+from .train import Listener, SnapshotStore, TrainingEngine, engine_settings, make_inference
 from .train.events import Event, silence
 
+_ENGINE_NAMES = {*EngineSettings.model_fields, "threads"}
 
-class Learner(Changeable):
+
+class Learner:
     """A model and the engine that teaches it, somewhere along a stream of tasks.
 
     >>> import drcil
@@ -48,95 +48,108 @@ class Learner(Changeable):
         self,
         method: str,
         *,
-        backbone: str | None = None,
-        weights: str | os.PathLike[str] | None = None,
-        pretrained: bool = False,
-        freeze: str | None = None,
-        memory: str | int | None = None,
-        augment: str | None = None,
-        image_size: int | None = None,
-        seed: int = 0,
-        epochs_scale: float = 1.0,
-        schedule: str | None = None,
-        settings: Mapping[str, Any] | None = None,
         listener: Listener = silence,
-        journal: Journal | None = None,
-        **engine: Any,
+        journal: SnapshotStore | None = None,
+        **options: Unpack[LearnerOptions],
     ) -> None:
-        """``weights``: a file, or a model directory, that the backbone starts from. ``pretrained``: from the weights
-        that are published for it.
-
-        ``freeze``: the part of the backbone that stays as it is, with all parts before it (``"backbone"``: all of it).
-        ``schedule``: that of all stages that train a backbone, by name, such as ``"fast"``; None: as the recipe says.
-        ``image_size``: the pixels of a side to which images that are not of a stream are brought; None: what the first
-        of them, or the backbone, asks for.
-        ``engine``: ``device``, ``precision``, ``workers`` and the other engine settings.
+        """``options``: the fields of ``drcil.settings.ModelSettings`` and ``EngineSettings``, such as ``memory``,
+        ``backbone``, ``epochs_scale``, ``device``. docs/options.md lists them.
         """
-        options = ModelOptions(
-            text("method", method),
-            backbone=optional(text, "backbone", backbone),
-            memory=None if memory is None else str(Budget.parse(memory)),
-            augment=optional(text, "augment", augment),
-            seed=whole("seed", seed, SEED),
-            epochs_scale=number("epochs_scale", epochs_scale, EPOCHS_SCALE),
-            schedule=optional(text, "schedule", schedule),
-            settings=optional(instance, "settings", settings, Mapping) or {},
-            weights=starting_weights(weights, instance("pretrained", pretrained, bool), backbone),
-            freeze=optional(text, "freeze", freeze),
-        )
-        size = optional(whole, "image_size", image_size, IMAGE_SIZE)
-        self._set_up(options, None, engine_settings(engine), listener, journal, size)
+        values: dict[str, Any] = {**options}
+        engine = engine_settings({name: values.pop(name) for name in options if name in _ENGINE_NAMES})
+        settings = ModelSettings.parse({"method": method, **values})
+        check_model_settings(settings)
+        settings = settings.model_copy(update={"weights": find_initial_weights(settings), "pretrained": False})
+        self._set_up(settings, None, engine, listener, journal)
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: Model,
         engine: EngineSettings | None = None,
         listener: Listener = silence,
-        journal: Journal | None = None,
+        journal: SnapshotStore | None = None,
     ) -> Learner:
         """The learner that continues with a model."""
         learner = cls.__new__(cls)
-        learner._set_up(ModelOptions(model.name), model, engine or EngineSettings(), listener, journal)
+        learner._set_up(ModelSettings(method=model.name), model, engine or EngineSettings(), listener, journal)
         return learner
 
     def _set_up(
         self,
-        options: ModelOptions,
+        settings: ModelSettings,
         model: Model | None,
         engine: EngineSettings,
         listener: Listener,
-        journal: Journal | None,
-        image_size: int | None = None,
+        journal: SnapshotStore | None,
     ) -> None:
-        super().__init__(model)
-        self._options, self._image_size = options, image_size
-        self._engine_settings, self._listener = engine, function("listener", listener)
-        self._journal = optional(instance, "journal", journal, Journal)
-        self._screen: Listener = silence
+        self._settings = settings
+        self._engine_settings, self._listener = engine, check_callable("listener", listener)
+        self._journal = optional(check_type, "journal", journal, SnapshotStore)
+        self._progress: Listener = silence
+        self._model = model
+        self._predictor: Predictor | None = None
+        self._engine: TrainingEngine | None = None
+        self._undo: list[Model | None] = []
+        """The model before the last change, if that can be undone; None in it: there was no model."""
 
     def __repr__(self) -> str:
         if self._model is None:
-            return f"<Learner {self._options.method}: nothing learnt yet>"
+            return f"<Learner {self._settings.method}: nothing learnt yet>"
         tasks, classes = len(self.sizes), len(self.classes)
         return (
             f"<Learner {self._model.name}: {classes} class{'' if classes == 1 else 'es'} in {tasks} "
             f"task{'' if tasks == 1 else 's'}, memory {self._model.memory.budget}, images of {self._model.shape}>"
         )
 
-    @cached_property
+    @property
+    def model(self) -> Model:
+        """The current model. Every change replaces it by another object; there is none before the first task."""
+        if self._model is None:
+            raise UserError("there is no model yet: the learner has not seen data")
+        return self._model
+
+    @property
+    def method(self) -> Method:
+        return self.model.method
+
+    @property
+    def memory(self) -> Memory:
+        """The exemplars."""
+        return self.model.memory
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """For each learnt task, the number of its classes that are not forgotten."""
+        return self._model.sizes if self._model else ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by label."""
+        return self._model.classes if self._model else ()
+
+    @property
     def engine(self) -> TrainingEngine:
-        model = self.model
+        if self._engine is None:
+            self._engine = self._make_engine(self.model)
+        return self._engine
+
+    @engine.setter
+    def engine(self, engine: TrainingEngine) -> None:
+        self._engine = engine
+
+    def _make_engine(self, model: Model) -> TrainingEngine:
+        inference = make_inference(self._engine_settings, model.data.mean, model.data.std)
         augment = build_augment(model.augmentation, model.data, model.shape.in_memory)
-        return TrainingEngine(self._engine_settings, self._inference, augment, model.seed, self._journal, self._tell)
+        return TrainingEngine(self._engine_settings, inference, augment, model.seed, self._journal, self._report)
 
-    @cached_property
-    def _inference(self) -> Inference:
-        return self._engine_settings.inference(self.model.data.mean, self.model.data.std)
-
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         self._listener(event)
-        self._screen(event)
+        self._progress(event)
+
+    def _require_learnt(self, what: str) -> None:
+        if not self.sizes:
+            raise UserError(f"there is nothing to {what} yet: the learner has not learnt a task")
 
     def learn(self, task: Any, labels: Any = None, *, validation: float = 0.0, progress: bool | None = None) -> None:
         """Learn one task: a ``Task`` of a stream, or images with a class name each, which become the next task.
@@ -147,21 +160,24 @@ class Learner(Changeable):
         are calibrated. ``progress``: whether to show how far it is, on standard error; None: on a terminal, unless the
         learner has a listener.
         """
-        number("validation", validation, VALIDATION)
+        check_number("validation", validation, VALIDATION)
         if not isinstance(task, Task):
-            task = self.own_task(task, labels, validation)
+            task = self.user_task(task, labels, validation)
         elif labels is not None or validation:
             what = "labels" if labels is not None else "images for validation"
             raise UserError(f"a task of a stream has {what} of its own; learn takes it without {what}")
-        shape = self._model.shape if self._model else ImageShape.of(task.new.source)
+        shape = self._model.shape if self._model else task.new.shape
         require_next(task, self.sizes, self.classes, shape)
-        with self._shown(progress, task), self._all_or_nothing(undoable=task.stream is None):
-            started, model = time.monotonic(), self._model or self._begin(task, shape)
-            with self.engine.task(task.number, task.test, task.validation):
-                learn_task(model, task, self.engine)
-            self._predictor = None
-            if task.stream is None:
-                self._measure(task.new, task.validation, "learn", task.classes, started)
+        started = time.monotonic()
+        model = self._model.copy() if self._model else self._new_model(task, shape)
+        engine = self._engine or self._make_engine(model)
+        with self._show(progress, model, task), engine.task(task.number, task.test, task.validation):
+            model.learn(task, engine)
+        if task.stream is None:
+            change = Change.now("learn", task.classes, len(task.new), time.monotonic() - started)
+            update_usage(model, engine.inference, change, task.new, task.validation)
+        self._engine = engine
+        self._replace(model, can_undo=task.stream is None)
 
     def refresh(
         self, images: Any, labels: Any = None, *, validation: float = 0.0, progress: bool | None = None
@@ -173,71 +189,151 @@ class Learner(Changeable):
         is left out.
         """
         self._require_learnt("refresh")
-        model = self.model
-        model.require_refreshable()
-        more = images if isinstance(images, More) else self.more_images(images, labels, validation)
-        if not len(more.images):
+        self.model.require_refreshable()
+        if not isinstance(images, RefreshImages):
+            images = self.refresh_images(images, labels, validation)
+        if not len(images.train):
             raise UserError("there is nothing to refresh with: the model knows all of these images already")
-        with self._shown(progress, None, more), self._all_or_nothing():
-            started = time.monotonic()
-            with self.engine.task(len(model.sizes), validation=more.held):
-                learn_more(model, more.images, self.engine)
-            self._predictor = None
-            self._measure(more.images, more.held, "refresh", more.classes(model.classes), started)
+        started, model, engine = time.monotonic(), self.model.copy(), self.engine
+        with self._show(progress, model, None, images), engine.task(len(model.sizes), validation=images.validation):
+            model.refresh(images.train, engine)
+        change = Change.now("refresh", images.class_names(model.classes), len(images.train), time.monotonic() - started)
+        update_usage(model, engine.inference, change, images.train, images.validation)
+        self._replace(model)
 
-    def own_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:
-        """A user's own images as the task to learn next, as ``learn`` takes them."""
-        options = replace(self._options, seed=self._model.seed) if self._model else self._options
-        return own_task(images, labels, self._model, options, self._image_size, validation)
+    def forget(self, classes: str | Sequence[str]) -> None:
+        """Remove classes: their rows, exemplars, held-out images, statistics and counts. Other scores do not change.
 
-    def more_images(self, images: Any, labels: Any = None, validation: float = 0.0) -> More:
-        """A user's own images of known classes, as ``refresh`` takes them."""
-        return more_images(images, labels, self.model, number("validation", validation, VALIDATION))
+        Layers that all classes share do not change either.
+        """
+        self._require_learnt("forget")
+        names = list(dict.fromkeys(class_names([classes] if isinstance(classes, str) else classes)))
+        started, model = time.monotonic(), self.model.copy()
+        model.forget(names)
+        if model.usage is not None:
+            change = Change.now("forget", names, seconds=time.monotonic() - started)
+            update_usage(model, self.engine.inference, change)
+        self._replace(model)
 
-    def forecast(self, task: Task | None, more: More | None = None) -> list[StageWork]:
+    def rename(self, old: str, new: str) -> None:
+        """Rename a class; nothing else changes."""
+        self._require_learnt("rename")
+        model = self.model.copy()
+        model.rename(old, new)
+        self._replace(model)
+
+    def undo(self) -> None:
+        """Return to the model before the last ``learn`` of a user's images, ``refresh``, ``forget`` or ``rename``.
+
+        Only one step can be undone. 'drcil undo' returns to earlier versions of a model on disk.
+        """
+        if not self._undo:
+            raise UserError("there is nothing to undo: a learner goes back one step, to before its last change")
+        self._model, self._predictor = self._undo.pop(), None
+        if self._model is None:
+            self._engine = None  # It was made for the images of the first task.
+
+    def _replace(self, model: Model, can_undo: bool = True) -> None:
+        """Make a changed copy the current model. Whatever fails before this leaves the learner unchanged."""
+        self._undo = [self._model] if can_undo else []
+        self._model, self._predictor = model, None
+
+    def predictor(self) -> Predictor:
+        """A predictor of the current model. It needs neither exemplars nor data, and later changes do not affect it."""
+        self._require_learnt("predict")
+        if self._predictor is None:
+            self._predictor = Predictor.from_model(self.model, self.engine.inference)
+        return self._predictor
+
+    def readouts(self) -> Mapping[str, Readout]:
+        """The ways to read class scores, the leading one first."""
+        self._require_learnt("read")
+        return self.model.readouts()
+
+    def rank(self, images: ImageSet, best: int = 10) -> dict[str, Ranking]:
+        """The best classes of each image by every readout, as labels."""
+        return self.predictor().rank(images, best)
+
+    def predict(self, images: Any, top: int = 1, readout: str | None = None) -> list[Prediction]:
+        """The ``top`` best class names for each image, by the leading readout or another."""
+        return self.predictor().predict(images, top, readout)
+
+    def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
+        """Accuracy in percent on an image set (a task's ``test``), or on images with class names."""
+        self._require_learnt("evaluate")
+        return self.predictor().evaluate(images, labels, readout)
+
+    def save(self, path: str | Path, *, exemplars: Literal["references", "images"] = "references") -> None:
+        """Write a model directory with weights, memory and a description. ``drcil.load`` reads it.
+
+        ``exemplars``: for exemplars in files, store their paths, or copies of the images, so that the model can learn
+        on another machine. Copies that a model has already are always stored.
+        """
+        self._require_learnt("save")
+        check_choice("exemplars", exemplars, ("references", "images"))
+        save_model(self.model, path, copy_exemplars=exemplars == "images")
+
+    def user_task(self, images: Any, labels: Any = None, validation: float = 0.0) -> Task:
+        """A user's images as the next task, in any form that ``learn`` takes."""
+        seed = self._model.seed if self._model else self._settings.seed
+        settings = self._settings.model_copy(update={"seed": seed})
+        return user_task(images, labels, self._model, settings, validation)
+
+    def refresh_images(self, images: Any, labels: Any = None, validation: float = 0.0) -> RefreshImages:
+        """A user's images of known classes that are new to the model, in any form that ``learn`` takes."""
+        return refresh_images(images, labels, self.model, check_number("validation", validation, VALIDATION))
+
+    def forecast(self, task: Task | None, more: RefreshImages | None = None) -> list[StageWork]:
         """The stages that learning a task, and then more images of known classes, will train."""
         model = self._model
         if model is None:
             assert task is not None
-            shape = ImageShape.of(task.new.source)
-            model = new_model(self._options, task.spec, shape, task.budget, task.stream)
-        images = more.images if more else None
-        return rehearse_next(model.method, model.memory, task, images, len(model.classes))
+            model = new_model(self._settings, task.spec, task.new.shape, task.budget, task.stream)
+        return _forecast(model, task, more)
 
-    def planned(self, task: Task | None, more: More | None = None) -> list[list[int]]:
-        """The work of these stages in image-epochs, by task; tasks that are done have none."""
-        stages = [stage.epochs * stage.images for stage in self.forecast(task, more)]
-        return [*([] for _ in self.sizes[task is None :]), stages]
+    def planned(self, task: Task | None, more: RefreshImages | None = None) -> list[list[int]]:
+        """The work of these stages in image-epochs, by task; finished tasks have none."""
+        return _work(self.forecast(task, more), len(self.sizes) - (task is None))
 
     @contextmanager
-    def _shown(self, progress: bool | None, task: Task | None, more: More | None = None) -> Iterator[None]:
-        """Within the block it is shown how far the work is, where that is wanted."""
-        quiet = self._listener is not silence or not sys.stderr.isatty()
-        if not (not quiet if progress is None else instance("progress", progress, bool)):
+    def _show(
+        self, progress: bool | None, model: Model, task: Task | None, refresh: RefreshImages | None = None
+    ) -> Iterator[None]:
+        """Show progress within the block, if it is wanted."""
+        is_wanted = self._listener is silence and sys.stderr.isatty()
+        if not (is_wanted if progress is None else check_type("progress", progress, bool)):
             yield
             return
         from rich.console import Console
 
-        from .report.progress import showing
+        from .train.progress import showing
 
-        with showing(Console(stderr=True), self.planned(task, more)) as self._screen:
+        work = _work(_forecast(model, task, refresh), len(self.sizes) - (task is None))
+        with showing(Console(stderr=True), work) as self._progress:
             try:
                 yield
             finally:
-                self._screen = silence
+                self._progress = silence
 
-    def _begin(self, task: Task, shape: ImageShape) -> Model:
-        """The model that learns the first task, with a warning if the weights it starts from do not fit altogether."""
-        self._model = new_model(self._options, task.spec, shape, task.budget, task.stream)
-        for caution in self._model.method.cautions():
+    def _new_model(self, task: Task, shape: ImageShape) -> Model:
+        """The model for the first task. Warns if its initial weights do not fit completely."""
+        model = new_model(self._settings, task.spec, shape, task.budget, task.stream)
+        for sentence in idle_settings(self._settings, model, task.large_base, task.stream):
+            raise UserError(f"{sentence}; leave it out")
+        for caution in model.method.warnings():
             warnings.warn(caution, stacklevel=3)
-        return self._model
+        return model
 
-    def _without_model(self) -> None:
-        for made_for_it in ("engine", "_inference"):
-            self.__dict__.pop(made_for_it, None)
+
+def _forecast(model: Model, task: Task | None, refresh: RefreshImages | None) -> list[StageWork]:
+    images = refresh.train if refresh else None
+    return dry_run_next(model.method, model.memory, task, images, len(model.classes))
+
+
+def _work(stages: Sequence[StageWork], finished_tasks: int) -> list[list[int]]:
+    return [*([] for _ in range(finished_tasks)), [stage.epochs * stage.images for stage in stages]]
 
 
 def load_learner(path: str | Path, data_dir: Path | None = None, **engine: Any) -> Learner:
-    """A learner as it was saved. It predicts at once; to learn on, data its memory refers to must be at hand."""
-    return Learner.of(read_model(path, data_dir), engine_settings(engine))
+    """A saved learner. It predicts immediately; learning more needs the data that its memory refers to."""
+    return Learner.from_model(read_model(path, data_dir), engine_settings(engine))

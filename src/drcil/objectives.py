@@ -1,4 +1,4 @@
-"""The loss terms: small pure functions of outputs and labels, each with its equation.
+"""Loss terms with their equations, and the objectives that several methods share.
 
 Symbols: N classes seen, the first K of them old; a batch of n samples with labels y, n_O of them old (y < K);
 ℓ the logits of the new branch, ℓ' of the old branch, S the fused logits; p(·) the softmax over the columns given.
@@ -8,19 +8,20 @@ Nothing here waits for the device: parts of a batch are selected by weights, nev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .data.sources.imageset import Int64
-from .stages import Term
+from .data.image_set import Int64
+from .nets.net import Output
+from .stages import Batch, Losses, Objective, Term
 
 
 class PerClass:
-    """A number per class, such as what logit adjustment adds; it moves to the logits' device once."""
+    """A number per class, such as the offsets of logit adjustment; moved to the logits' device once."""
 
     def __init__(self, vector: Tensor) -> None:
         self.vector = vector
@@ -77,20 +78,25 @@ def branch_loss(
     paper). The program smooths the logarithm by ε = 1e-7, the paper does not (ε = 0). At task 1 there is no old
     branch (``old_logits=None``) and the loss is the new branch's alone.
     """
-    total = _surprise(new_logits, labels, epsilon).sum()
-    count = None
+    total = _negative_log_likelihood(new_logits, labels, epsilon).sum()
+    denominator: int | Tensor = len(labels)
+    over = None
     if old_logits is not None:
         columns = old_logits[:, :old_classes] if rows == "old" else old_logits
-        # New labels have no column among the old rows; any valid one will do, for their weight is zero.
-        surprise = _surprise(columns, labels.clamp(max=columns.shape[1] - 1), epsilon)
+        # New labels have no column among the old rows; any valid index works, since their weight is zero.
+        surprise = _negative_log_likelihood(columns, labels.clamp(max=columns.shape[1] - 1), epsilon)
         is_old = labels < old_classes
         total = total + (surprise * is_old).sum()
         if reduction == "joint":
-            count = is_old.sum() + len(labels)
-    return Term(total / (len(labels) if count is None else count), weight, count)
+            denominator = is_old.sum() + len(labels)
+
+            def over(labels: Tensor) -> Tensor:
+                return 1 + (labels < old_classes)
+
+    return Term(total / denominator, weight, over)
 
 
-def _surprise(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+def _negative_log_likelihood(logits: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     """-log( p(logits_i)_{y_i} + ε ) per sample."""
     if epsilon == 0:
         return F.cross_entropy(logits, labels, reduction="none")
@@ -172,12 +178,12 @@ def margin_ranking(
     k = ``hardest``, or all new classes where there are fewer. Without an old sample it is zero.
     """
     is_old = labels < old_classes
-    own = cosines.gather(1, labels[:, None])
+    true_cosines = cosines.gather(1, labels[:, None])
     new = cosines[:, old_classes:]
     rivals = new.topk(min(hardest, new.shape[1]), dim=1).values
-    excess = F.relu(margin - own + rivals).mean(dim=1)
-    count = is_old.sum()
-    return Term((excess * is_old).sum() / count.clamp(min=1), weight, count)
+    excess = F.relu(margin - true_cosines + rivals).mean(dim=1)
+    value = (excess * is_old).sum() / is_old.sum().clamp(min=1)
+    return Term(value, weight, lambda labels: labels < old_classes)
 
 
 def nca(
@@ -193,14 +199,14 @@ def nca(
     scores = scale * cosines
     if form == "softmax":
         return F.cross_entropy(scores, labels)
-    own = F.one_hot(labels, scores.shape[1]).bool()
+    is_true_class = F.one_hot(labels, scores.shape[1]).bool()
     if form == "published":
-        rivals = scores.masked_fill(own, -math.inf).logsumexp(dim=1)
+        rivals = scores.masked_fill(is_true_class, -math.inf).logsumexp(dim=1)
         # The scale must not learn from the margin: shrinking it, even below zero, would be the easiest way to keep one.
         attraction = scores.gather(1, labels[:, None]).squeeze(1) - scale.detach() * margin
         return F.relu(rivals - attraction).mean()
     scores = scores - scores.amax(dim=1, keepdim=True)
-    return (scores.masked_fill(own, 0).logsumexp(dim=1) - scores.gather(1, labels[:, None]).squeeze(1)).mean()
+    return (scores.masked_fill(is_true_class, 0).logsumexp(dim=1) - scores.gather(1, labels[:, None]).squeeze(1)).mean()
 
 
 def class_shares(old: int, total: int) -> tuple[float, float]:
@@ -215,7 +221,7 @@ def taskwise_distillation(
     temperature: float = 2.0,
     form: Literal["binary", "softmax"] = "binary",
 ) -> Tensor:
-    """Distillation with a softmax of its own for the columns of each task.
+    """Distillation with a separate softmax for the columns of each task.
 
     With p and q a task's softmax of student and teacher at temperature T:
 
@@ -228,8 +234,10 @@ def taskwise_distillation(
     students, teachers = (torch.split(logits, sizes, dim=1) for logits in (student, teacher.detach()))
     pairs = list(zip(students, teachers, strict=True))
     if form == "softmax":
-        return torch.stack([distillation(own, taught, temperature) for own, taught in pairs]).sum()
-    return torch.stack([_binary_distillation(own / temperature, taught / temperature) for own, taught in pairs]).mean()
+        return torch.stack([distillation(outputs, targets, temperature) for outputs, targets in pairs]).sum()
+    return torch.stack(
+        [_binary_distillation(outputs / temperature, targets / temperature) for outputs, targets in pairs]
+    ).mean()
 
 
 def _binary_distillation(student: Tensor, teacher: Tensor) -> Tensor:
@@ -245,17 +253,34 @@ def class_weights(counts: Int64 | Tensor, beta: float) -> Tensor:
 
     One number per class, float32, on the device of the counts; the rarer the class, the larger. β = 0 gives equal
     weights, β → 1 such as 1 / m_c. A class without samples weighs as much as one with a single sample, and the mean
-    is over the others: what is never seen must not make light of what is.
+    is over the others: absent classes must not reduce the weights of present ones.
     """
     samples = torch.as_tensor(counts).to(torch.float64)
     weights = (1 - beta) / (1 - beta ** samples.clamp(min=1))
-    seen = weights[samples > 0]
-    return (weights / (seen if len(seen) else weights).mean()).to(torch.float32)
+    nonempty = weights[samples > 0]
+    return (weights / (nonempty if len(nonempty) else weights).mean()).to(torch.float32)
 
 
 def balanced_distillation(student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 2.0) -> Tensor:
     """KD_T with the teacher's probability of every class weighted: q_c ∝ p(teacher / T)_c · w_c, of sum 1 again.
 
-    -1/n Σ_i Σ_c q_ic · log p(student_i / T)_c. Weighting a softmax is adding T log w to what goes in.
+    -1/n Σ_i Σ_c q_ic · log p(student_i / T)_c. Weighting a softmax equals adding T log w to its input.
     """
     return distillation(student, teacher + temperature * weights.log(), temperature)
+
+
+def cross_entropy(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+    """CE(z, y) over all classes seen so far: the default objective."""
+    return {"classification": Term(F.cross_entropy(output.logits.fused, batch.labels))}
+
+
+def ce_and_distillation(temperature: float, weights: tuple[float, float]) -> Objective:
+    """a · CE(z, y) + b · KD_T(z_old → z[:K]) with weights (a, b), for a stage whose teacher is named ``previous``."""
+
+    def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
+        logits, teacher_logits = output.logits.fused, teachers["previous"].logits.fused
+        distilled = distillation(logits[:, : teacher_logits.shape[1]], teacher_logits, temperature)
+        classified = F.cross_entropy(logits, batch.labels)
+        return {"classification": Term(classified, weights[0]), "distillation": Term(distilled, weights[1])}
+
+    return objective

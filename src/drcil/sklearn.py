@@ -14,13 +14,14 @@ import numpy.typing as npt
 from .errors import WrongTypeError, WrongValueError
 from .learner import Learner
 from .models.model import Model
+from .settings import ModelSettings
 from .train import engine_settings
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
-    from sklearn.utils import check_random_state  # type: ignore[import-untyped]
-    from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
-    from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
         "drcil.sklearn needs scikit-learn of version 1.6 or later; install it with pip install 'drcil[sklearn]'"
@@ -29,10 +30,12 @@ except ImportError as error:
 Pixels = npt.NDArray[np.uint8]
 _SMALLEST = 8
 """Pixels of a side of a padded image, at least."""
+_OTHER_NAMES = ("method", "seed")
+"""Settings of a model that the estimator takes as ``method`` and ``random_state``."""
 
 
 class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """An image classifier that goes on learning classes: every ``partial_fit`` with new ones is a task.
+    """An image classifier that learns classes incrementally: every ``partial_fit`` with new ones is a task.
 
     Images are arrays (N, H, W) or (N, H, W, C), or rows of H·W·C values each, as scikit-learn likes them.
 
@@ -52,7 +55,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
     image_shape_: tuple[int, ...]
     pixel_range_: tuple[float, float]
     _labels: list[Any]
-    """In the learner's order of classes."""
+    """Labels in the learner's order of classes."""
 
     def __init__(
         self,
@@ -65,6 +68,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         freeze: str | None = None,
         augment: str | None = None,
         epochs_scale: float = 1.0,
+        epochs: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
         schedule: str | None = None,
         settings: Mapping[str, Any] | None = None,
         image_shape: Sequence[int] | Literal["pad"] | None = None,
@@ -82,6 +88,9 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         self.freeze = freeze
         self.augment = augment
         self.epochs_scale = epochs_scale
+        self.epochs = epochs
+        self.lr = lr
+        self.batch_size = batch_size
         self.schedule = schedule
         self.settings = settings
         self.image_shape = image_shape
@@ -93,7 +102,7 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn all classes as one task, from the beginning."""
-        return self._learn(X, y, afresh=True)
+        return self._learn(X, y, reset=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn the new classes of these images as the next task, and more of those that are known already.
@@ -104,97 +113,86 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable label of each image."""
-        likely = self.predict_proba(X)
-        return self.classes_[likely.argmax(axis=1)]  # type: ignore[no-any-return]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """The probability of every class of ``classes_`` for each image."""
         check_is_fitted(self, "learner_")
-        rows, shape = self._rows(X, afresh=False)
-        likely = self.learner_.predictor().probabilities(self._pixels(rows, shape)).astype(np.float64)
+        rows, shape = self._rows(X, reset=False)
+        probabilities = self.learner_.predictor().probabilities(self._pixels(rows, shape)).astype(np.float64)
         columns = [self._labels.index(label) for label in self.classes_.tolist()]
-        found: npt.NDArray[np.float64] = likely[:, columns] / likely.sum(axis=1, keepdims=True)
-        return found
+        ordered: npt.NDArray[np.float64] = probabilities[:, columns] / probabilities.sum(axis=1, keepdims=True)
+        return ordered
 
-    def _learn(self, X: Any, y: Any, afresh: bool, classes: Any = None) -> Self:
+    def _learn(self, X: Any, y: Any, reset: bool, classes: Any = None) -> Self:
         before = dict(vars(self))
         try:
-            return self._learnt(X, y, afresh, classes)
+            return self._learn_task(X, y, reset, classes)
         except BaseException:
-            if afresh:  # Later tasks change the estimator only with its learner, which is as it was if it fails.
+            if reset:  # Later tasks change only the learner, which restores its state if it fails.
                 self.__dict__ = before
             raise
 
-    def _learnt(self, X: Any, y: Any, afresh: bool, classes: Any) -> Self:
+    def _learn_task(self, X: Any, y: Any, reset: bool, classes: Any) -> Self:
         if y is None:
             raise WrongValueError("images need labels: requires y to be passed, but the target y is None")
-        (rows, labels), shape = self._rows(X, afresh, y)
+        (rows, labels), shape = self._rows(X, reset, y)
         check_classification_targets(labels)
-        brought = np.unique(labels)
-        known = np.array([]) if afresh else np.array(self._labels, dtype=self.classes_.dtype)
-        if classes is not None and not np.isin(brought, classes).all():
-            strange = brought[~np.isin(brought, classes)]
-            raise WrongValueError(f"label '{strange[0]}' is not among the classes that were given")
-        if len(known) and isinstance(known.tolist()[0], str) != isinstance(brought.tolist()[0], str):
-            raise WrongTypeError(f"label '{brought[0]}' ({brought.dtype}) does not go with those known ({known.dtype})")
-        if afresh:
+        unique_labels = np.unique(labels)
+        learnt = np.array([]) if reset else np.array(self._labels, dtype=self.classes_.dtype)
+        if classes is not None and not np.isin(unique_labels, classes).all():
+            unexpected = unique_labels[~np.isin(unique_labels, classes)]
+            raise WrongValueError(f"label '{unexpected[0]}' is not among the classes that were given")
+        if len(learnt) and isinstance(learnt.tolist()[0], str) != isinstance(unique_labels.tolist()[0], str):
+            raise WrongTypeError(
+                f"label '{unique_labels[0]}' ({unique_labels.dtype}) does not go with those known ({learnt.dtype})"
+            )
+        if reset:
             self.image_shape_, self.pixel_range_ = shape, self._range(rows)
-        learner = self._learner() if afresh else self.learner_
-        again = np.isin(labels, known)
-        if again.any():
+        learner = self._learner() if reset else self.learner_
+        is_learnt = np.isin(labels, learnt)
+        if is_learnt.any():
             learner.model.require_refreshable()
         pixels = self._pixels(rows, shape)
-        if not again.all():
-            learner.learn(pixels[~again], list(map(str, labels[~again].tolist())), validation=self.validation)
+        if not is_learnt.all():
+            learner.learn(pixels[~is_learnt], list(map(str, labels[~is_learnt].tolist())), validation=self.validation)
             self.learner_ = learner
-            names = {str(label): label for label in brought.tolist()}
-            self._labels = [*known.tolist(), *(names[name] for name in learner.classes[len(known) :])]
-            dtype = np.result_type(brought, known) if len(known) else None
+            names = {str(label): label for label in unique_labels.tolist()}
+            self._labels = [*learnt.tolist(), *(names[name] for name in learner.classes[len(learnt) :])]
+            dtype = np.result_type(unique_labels, learnt) if len(learnt) else None
             self.classes_ = np.unique(np.array(self._labels, dtype=dtype))
-        if again.any():
-            self._refresh(pixels[again], labels[again])
+        if is_learnt.any():
+            self._refresh(pixels[is_learnt], labels[is_learnt])
         return self
 
     def _refresh(self, pixels: Pixels, labels: npt.NDArray[Any]) -> None:
-        """Learn more of known classes; images that it has seen tell nothing new."""
+        """Learn more images of known classes, without those learnt before."""
         names = [self.learner_.classes[self._labels.index(label)] for label in labels.tolist()]
-        more = self.learner_.more_images(pixels, names, self.validation)
-        if len(more.images):
-            self.learner_.refresh(more)
+        refresh = self.learner_.refresh_images(pixels, names, self.validation)
+        if len(refresh.train):
+            self.learner_.refresh(refresh)
 
     def _learner(self) -> Learner:
         seed = self.random_state
         if seed is None or isinstance(seed, np.random.RandomState):
             seed = int(check_random_state(seed).randint(2**31 - 1))
-        return Learner(
-            self.method,
-            memory=self.memory,
-            backbone=self.backbone,
-            weights=self.weights,
-            pretrained=self.pretrained,
-            freeze=self.freeze,
-            augment=self.augment,
-            image_size=self.image_size,
-            seed=seed,
-            epochs_scale=self.epochs_scale,
-            schedule=self.schedule,
-            settings=self.settings,
-            **(self.engine or {}),
-        )
+        options: Any = {name: getattr(self, name) for name in ModelSettings.model_fields if name not in _OTHER_NAMES}
+        return Learner(self.method, seed=seed, **options, **(self.engine or {}))
 
-    def _rows(self, X: Any, afresh: bool, y: Any = None) -> tuple[Any, tuple[int, ...]]:
-        """Images as rows of values, checked by scikit-learn, with their labels if there are any; and their shape."""
-        given, shape = X, None
+    def _rows(self, X: Any, reset: bool, y: Any = None) -> tuple[Any, tuple[int, ...]]:
+        """Images as rows validated by scikit-learn, with labels if ``y`` is set; and the image shape."""
+        array, shape = X, None
         if (X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim) in (3, 4):
             images = np.asarray(X)
-            given, shape = images.reshape(len(images), -1), images.shape[1:]
-        found = validate_data(self, given, reset=afresh) if y is None else validate_data(self, given, y, reset=afresh)
-        if not afresh and shape not in (None, self.image_shape_):
+            array, shape = images.reshape(len(images), -1), images.shape[1:]
+        validated = validate_data(self, array, reset=reset) if y is None else validate_data(self, array, y, reset=reset)
+        if not reset and shape not in (None, self.image_shape_):
             raise WrongValueError(f"the images are of shape {shape}, but those learnt were of {self.image_shape_}")
-        return found, (shape or self._shape()) if afresh else self.image_shape_
+        return validated, (shape or self._shape()) if reset else self.image_shape_
 
     def _shape(self) -> tuple[int, ...]:
-        """Of the images whose values stand in a row."""
+        """The image shape for flat rows."""
         values = self.n_features_in_
         side = math.isqrt(values)
         if isinstance(self.image_shape, str) and self.image_shape == "pad":
@@ -240,12 +238,12 @@ class IncrementalClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mis
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of the learner its model: an engine belongs to a process."""
+        """Pickle the learner's model only: an engine belongs to a process."""
         state = dict(super().__getstate__())
         return {**state, "learner_": state["learner_"].model} if "learner_" in state else state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if isinstance(state.get("learner_"), Model):
             engine = engine_settings(state["engine"] or {})
-            state = {**state, "learner_": Learner.of(state["learner_"], engine)}
+            state = {**state, "learner_": Learner.from_model(state["learner_"], engine)}
         super().__setstate__(state)

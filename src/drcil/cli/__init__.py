@@ -16,34 +16,26 @@ import typer
 
 from .. import __version__
 from ..errors import FaultError, Interrupted, UserError, shortened
-from .change import forget, rename, undo
-from .check import check
-from .compare import compare
+from ..process import COMMAND, ProcessesEnded, claim_error_report
+from .compare import compare, reproduce
+from .console import OutputError, tolerant_output, warn, warnings_as_sentences
 from .data import app as data
-from .evaluate import evaluate
-from .export import export
-from .import_ import import_checkpoints
+from .export import export, import_checkpoints
 from .info import info
-from .learn import learn
-from .list import list_known
+from .learn import forget, learn, rename, undo
+from .list import check, list_known
 from .options import Plugin
-from .output import warn
 from .paper import paper
-from .predict import predict
+from .predict import evaluate, predict
 from .report import report
-from .reproduce import reproduce
-from .resume import resume
-from .run import run
+from .run import resume, run, show
 from .serve import serve
-from .show import show
-from .spreading import ARGUMENTS, EndedTogether, is_heard
-from .words import Unprinted, surviving
 
 FAILED, MISUSED, STOPPED = 1, 2, 130
-"""Exit codes: something broke; what was given cannot be used; stopped by a signal."""
+"""Exit codes: failure; unusable input; stopped by a signal."""
 
 _LONG_WORD = 1000
-"""Characters of one word in what is told: more than any path has that someone could read."""
+"""Characters of the longest word in a message: longer than any readable path."""
 _POLITE = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 # Typer makes this class public only through its heirs.
@@ -94,22 +86,25 @@ app.add_typer(data, name="data")
 
 
 def main(arguments: Sequence[str] | None = None, app: typer.Typer = app) -> int:
-    """Run one command; the exit code. What the user can mend or asked for is told in one line, without a trace."""
-    with surviving() as out:
-        given = sys.argv[1:] if arguments is None else arguments
-        ARGUMENTS.set([*given])
-        code = _carried_out(given, app)
+    """Run one command; returns the exit code. Errors of the user are reported in one line, without a traceback."""
+    with tolerant_output() as out:
+        argv = sys.argv[1:] if arguments is None else arguments
+        COMMAND.set(functools.partial(main, [*argv]))
+        if "RANK" in os.environ or "SLURM_PROCID" in os.environ:
+            # DistributedDataParallel warns that no parameter is unused; torch reads this when it is imported.
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        code = _run_command(argv, app)
         out.flush()
         if code == 0 and out.failure is not None and not isinstance(out.failure, BrokenPipeError):
             warn(f"standard output cannot be written: {out.failure.strerror or out.failure}")
     return code
 
 
-def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
+def _run_command(arguments: Sequence[str], app: typer.Typer) -> int:
     try:
-        with _terminable():
+        with _terminable(), warnings_as_sentences():
             _require_filled(arguments)
-            _require_place()
+            _require_directory()
             command = _command(app, arguments[0] if arguments else "")
             code = command([*arguments], prog_name=app.info.name, standalone_mode=False)
     except UserError as error:
@@ -117,22 +112,22 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
     except UsageError as error:
         where = error.ctx.command_path if error.ctx else "drcil"
         return _complain(f"{error.format_message().rstrip('.')}; see '{where} --help'", MISUSED)
-    except EndedTogether as end:
+    except ProcessesEnded as end:
         return end.code
     except Interrupted as stop:
         return _complain(str(stop), STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("stopped", STOPPED)
-    except Unprinted as lost:
-        # A reader that goes away has what it wanted.
+    except OutputError as lost:
+        # The reader closed the pipe, such as head: not an error.
         return FAILED if isinstance(lost.failure, BrokenPipeError) else _complain(str(lost), FAILED)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _complain(f"the system refused: {place}{error.strerror or error}", FAILED)
+        prefix = f"{error.filename}: " if error.filename else ""
+        return _complain(f"the system refused: {prefix}{error.strerror or error}", FAILED)
     except Exception as error:
         if _out_of_memory(error):
             return _complain("not enough memory; give smaller images or batches, or use another machine", FAILED)
-        if not is_heard(error, FAILED):
+        if not claim_error_report(error, is_interrupt=False):
             return FAILED
         raise
     return _complain("stopped", STOPPED) if code == STOPPED else int(code or 0)
@@ -140,27 +135,31 @@ def _carried_out(arguments: Sequence[str], app: typer.Typer) -> int:
 
 @functools.cache
 def _command(app: typer.Typer, verb: str) -> Callable[..., Any]:
-    """What typer makes of a verb and its options, or of all verbs, which takes longer; once in a process."""
-    only = [one for one in app.registered_commands if verb == (one.name or getattr(one.callback, "__name__", None))]
-    if only:
+    """The click command of a verb, or of all verbs, which takes longer; built once in a process."""
+    selected = [
+        command
+        for command in app.registered_commands
+        if verb == (command.name or getattr(command.callback, "__name__", None))
+    ]
+    if selected:
         app = copy.copy(app)
-        app.registered_commands, app.registered_groups = only, []
+        app.registered_commands, app.registered_groups = selected, []
     return typer.main.get_command(app)
 
 
 def _require_filled(arguments: Sequence[str]) -> None:
-    """No argument is empty; typically it is a variable of the shell that has no value."""
-    for place, argument in enumerate(arguments):
+    """Refuse empty arguments, which are typically unset shell variables."""
+    for position, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if not argument.strip():
-            option = arguments[place - 1] if place else ""
+            option = arguments[position - 1] if position else ""
             raise UserError(f"{option if option.startswith('--') else 'an argument'} must not be empty")
         if name.startswith("--") and equals and not value.strip():
             raise UserError(f"{name} must not be empty")
 
 
-def _require_place() -> None:
-    """The directory that a shell is in may have been removed; libraries would end the process in their own ways."""
+def _require_directory() -> None:
+    """Check that the current directory exists; libraries would fail with a traceback."""
     try:
         os.getcwd()
     except OSError as error:
@@ -168,14 +167,14 @@ def _require_place() -> None:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether it is Python, torch or a device that has no memory left."""
+    """Whether Python, torch or a device is out of memory."""
     named = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
     return isinstance(error, MemoryError) or named
 
 
-def _complain(what: str | Exception, code: int) -> int:
-    if is_heard(what, code):
-        print(f"drcil: {' '.join(shortened(word, _LONG_WORD) for word in str(what).split())}", file=sys.stderr)
+def _complain(message: str | Exception, code: int) -> int:
+    if claim_error_report(message, is_interrupt=code == STOPPED):
+        print(f"drcil: {' '.join(shortened(word, _LONG_WORD) for word in str(message).split())}", file=sys.stderr)
     return code
 
 
@@ -188,7 +187,7 @@ def _terminable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Who asked to be left running (nohup) is.
+    # Signals that are ignored, as under nohup, stay ignored.
     polite = [number for number in _POLITE if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, stop) for number in polite]
     try:

@@ -1,155 +1,256 @@
-"""``drcil compare``: several methods on one stream, over several seeds, in one table."""
+"""drcil compare, reproduce."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import UserError
+from ..registry import named_plugins
+from ..settings import ExperimentSettings, RunSettings, expand_user
 from . import options
-from .chosen import chosen_settings, method_settings
-from .output import console, print_json
+from .console import console, print_json
+from .options import Json, Metric, Plugin, Quiet, Stream, fields_of, takes, usable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..experiments.experiment import Common, Experiment
+    from ..experiments.jobs import Jobs
+    from ..experiments.tables import Report
 
 
+@takes(RunSettings, leave_out=("method", "stream", "seed"), experiment=ExperimentSettings)
 def compare(
+    context: typer.Context,
+    values: dict[str, Any],
+    experiment: ExperimentSettings,
     methods: Annotated[list[str], typer.Argument(metavar="METHOD...", help="See 'drcil list methods'.")],
-    stream: options.Stream,
-    seeds: options.Seeds = None,
-    order_seed: options.OrderSeed = None,
-    memory: options.Memory = None,
-    backbone: options.Backbone = None,
-    weights: options.WeightsFile = None,
-    pretrained: options.Pretrained = False,
-    freeze: options.Freeze = None,
-    data: options.Data = None,
-    tasks: options.Tasks = None,
-    image_size: options.ImageSize = None,
-    epochs_scale: options.EpochsScale = None,
-    schedule: options.Schedule = None,
-    profile: options.Profile = None,
-    augment: options.Augment = None,
-    validation: options.Validation = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting that all methods share; repeatable.",
-            rich_help_panel=options.WHAT,
-        ),
-    ] = None,
-    jobs: options.Jobs = None,
-    engine: options.Engine = "local",
-    ray_address: options.RayAddress = None,
-    cpus_per_run: options.CpusPerRun = None,
-    gpus_per_run: options.GpusPerRun = None,
-    device: options.Device = None,
-    precision: options.Precision = None,
-    threads: options.Threads = None,
-    workers: options.Workers = None,
-    cache: options.Cache = None,
-    compile: options.Compile = False,
-    devices: options.Devices = None,
-    accumulate: options.Accumulate = None,
-    sync_batchnorm: options.SyncBatchnorm = None,
-    timeout: options.Timeout = None,
+    stream: Stream,
     out: Annotated[
-        Path | None, options.out("Directory for the tables and the runs.", "comparisons/NAME, and runs")
+        Path | None, options.out("Directory for the report and the runs.", "comparisons/NAME, and runs")
     ] = None,
-    metric: options.Metric = None,
-    log: options.Log = None,
-    plugin: options.Plugin = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    metric: Metric = None,
+    plugin: Plugin = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare methods on a stream. Finished runs are reused; interrupted runs resume."""
-    from ..metrics import require_figure
-    from ..report.comparison import comparison_table, summarise
-    from ..report.figures import Shown
-    from ..runs.begin import RUNS
-    from ..runs.plan import load_stream, require_part, require_tasks
-    from ..runs.result import leading_metric
-    from ..suites.comparison import COMPARISON, CURVES, PAGE, TABLE, write_comparison
-    from ..suites.datasets import Datasets
-    from ..suites.engines import ENGINES, Request
-    from ..suites.entries import Wanted, may_choose_memory, plan_entries, require_once, share_cores
-    from ..suites.folder import LOGS
-    from ..suites.reuse import KnownRuns, present_settings
-    from .many import finish_runs, opened
+    from ..experiments.runner import run_comparison
+    from ..experiments.scheduler import progress_display
     from .training import warn_of_skipped
 
-    require_once(methods)
-    workshop = ENGINES[engine](Request(jobs, cpus_per_run, gpus_per_run, ray_address, device))
-    shown = Shown.on(stream, require_figure(metric or leading_metric(stream)))
-    first = [
-        chosen_settings(
-            method=method,
-            stream=stream,
-            seed=0,
-            order_seed=order_seed,
-            memory=memory if may_choose_memory(method) else None,
-            backbone=backbone,
-            weights=weights,
-            pretrained=pretrained,
-            freeze=freeze,
-            data=data,
-            tasks=tasks,
-            image_size=image_size,
-            epochs_scale=epochs_scale,
-            schedule=schedule,
-            profile=profile,
-            augment=augment,
-            validation=validation,
-            settings=method_settings(None, None, settings or []),
-            device=device,
-            precision=precision,
-            threads=threads,
-            workers=workers,
-            cache=cache,
-            compile=compile,
-            log=log,
-            devices=devices,
-            accumulate=accumulate,
-            sync_batchnorm=sync_batchnorm,
-            timeout=timeout,
-        )
-        for method in methods
-    ]
-    count = seeds or 1
-    # The first seed of all methods, then the second: half a comparison is one too.
-    chosen = [one.model_copy(update={"seed": seed}) for seed in range(count) for one in first]
-    for one in first:
-        # What is wrong with one of them is said before there is a directory.
-        present_settings(one)
-    question = {**chosen[0].choices(), "memory": memory, "tasks": tasks, "methods": methods, "seeds": count}
-    del question["method"], question["seed"]
-    place = out or COMPARISON.find_place(Path("comparisons") / chosen[0].matter, question)
     screen = console(stderr=json)
-    datasets = Datasets(warn_of_skipped)
-    dataset = datasets.at_hand(first[0]) if tasks is not None or freeze is not None else None
-    if dataset is not None:
-        stream_now = load_stream(first[0], dataset)
-        require_tasks(first[0], stream_now)
-        for one in first:
-            require_part(one, stream_now)
-    runs, threads = (out or Path()) / RUNS, workshop.threads
-    wanted = [Wanted(name, share_cores(one, threads)) for name, one in zip(methods * count, chosen, strict=True)]
-    with opened(workshop, True, [runs, place]) as at_a_time, COMPARISON.opened(place, question):
-        entries = list(plan_entries(wanted, runs, KnownRuns(runs), datasets).values())
-        finish_runs(entries, at_a_time, datasets, place / LOGS, screen, quiet, workshop)
-        summaries = summarise(
-            [entry.outcome(method) for method in methods for entry in entries if method in entry.readings], shown
+    with progress_display(screen, quiet) as display:
+        report, jobs, directory = run_comparison(
+            methods,
+            [stream],
+            values,
+            experiment,
+            display,
+            metric=metric,
+            out=out,
+            command=_command(context),
+            warn=warn_of_skipped,
+            flags=True,
         )
-        answer = write_comparison(place, question, summaries)
+    _print_report(report, jobs, directory, screen, json, quiet)
+
+
+_NAMED = 4
+"""Tables in the name of a directory."""
+_PRINTING = ("dry_run", "json", "quiet")
+"""Options, all of them switches, that say what is printed."""
+
+
+@takes(RunSettings, leave_out=("method", "stream", "seed", "order_seed"), experiment=ExperimentSettings)
+def reproduce(
+    context: typer.Context,
+    values: dict[str, Any],
+    experiment: ExperimentSettings,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="TABLE...|FILE.toml", help="Such as T6 F7, see 'drcil paper'; or a suite of your own."),
+    ],
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Only these rows, or methods: MAF,mafdrc; 'mafdrc, alpha=0.1' is a row too.",
+            rich_help_panel="Experiment",
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Only these streams or datasets: cifar100-b0-10.", rich_help_panel="Experiment"
+        ),
+    ] = None,
+    out: Annotated[Path | None, options.out("Directory for the report and the runs.", "suites/NAME, and runs")] = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Take finished runs from here: a run, or a directory of runs; repeatable.",
+            rich_help_panel="Output",
+            callback=usable,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what would be run, and an estimate.", rich_help_panel="Output"),
+    ] = False,
+    plugin: Plugin = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run what tables and figures of the paper show; measured values stand beside published ones.
+
+    Finished runs are reused; interrupted runs resume. A run that several tables show is trained once. Options apply
+    where a table does not say otherwise.
+    """
+    from ..experiments.backends import make_backend
+    from ..experiments.experiment import Common, checked_requests
+    from ..experiments.jobs import Datasets, KnownRuns, plan_jobs
+    from ..experiments.runner import find_directory, run_experiment
+    from ..experiments.scheduler import progress_display
+    from ..runs.execution import RUNS
+    from .training import warn_of_skipped
+
+    backend = make_backend(experiment, values.get("device"))
+    common = Common(experiment.seeds, **values)
+    for option, selection in (("--rows", rows), ("--columns", columns)):
+        _require_names(option, selection)
+    selected = [name.strip() for name in columns.split(",")] if columns else []
+    plan = _experiment(names, common).select(rows, selected)
+    requests = checked_requests(plan, backend.threads)
+    request = {"names": list(plan.names), "rows": rows, "columns": columns, "seeds": plan.seeds}
+    request |= plan.definition
+    request |= {field.name: values.get(field.name) for field in fields_of(RunSettings) if field.option.is_result}
+    name = _directory_name(plan.names, values.get("profile"))
+    directory = out or find_directory(Path("suites") / name, request)
+    runs = (out or Path()) / RUNS
+    known_runs = KnownRuns(runs, [_existing(directory) for directory in reuse or []])
+    jobs = plan_jobs(requests, runs, known_runs, Datasets(warn_of_skipped), plan.inspected())
+    screen = console(stderr=json)
+    if dry_run:
+        _show_plan(jobs, experiment.jobs or 1, screen, json)
+        return
+    jobs.check_data()
+    with progress_display(screen, quiet) as display:
+        report = run_experiment(plan, jobs, directory, runs, request, backend, display, _command(context))
+    _print_report(report, jobs, directory, screen, json, quiet)
+
+
+def _experiment(names: list[str], common: Common) -> Experiment:
+    """Tables and figures of the paper by name; or the experiment of a file."""
+    from ..experiments.experiment import read_suite
+    from ..experiments.published import paper_experiment
+
+    files = [name for name in names if name.endswith(".toml")]
+    if not files:
+        for name in names:
+            if Path(name).is_file():
+                raise UserError(f"'{name}' is no table or figure of the paper; a suite's file has a name in '.toml'")
+        return paper_experiment(names, common)
+    if len(names) > 1:
+        raise UserError(f"'{files[0]}' is a suite by itself; give it alone, or tables and figures of the paper")
+    return read_suite(Path(files[0]), common)
+
+
+def _require_names(option: str, names: str | None) -> None:
+    if names is not None and not all(name.strip() for name in names.split(",")):
+        raise UserError(f"{option} takes names with commas between them, such as MAF,MAFDRC, not '{names}'")
+
+
+def _existing(directory: Path) -> Path:
+    if not expand_user(directory).is_dir():
+        raise UserError(f"--reuse takes a directory that has runs, and there is none at '{directory}'")
+    return expand_user(directory)
+
+
+def _directory_name(names: tuple[str, ...], profile: str | None) -> str:
+    """The name of the directory of an experiment."""
+    short = [Path(name).stem for name in names]
+    joined = "-".join(short[:_NAMED]) + (f"-and-{len(short) - _NAMED}-more" if len(short) > _NAMED else "")
+    return joined if profile in (None, "full") else f"{joined}-{profile}"
+
+
+def _command(context: typer.Context) -> str:
+    """What makes or continues the suite: the arguments and options that were given, but for how it is shown."""
+    arguments = ["drcil", str(context.info_name)]
+    for param in context.command.params:
+        name = str(param.name)
+        source, value = context.get_parameter_source(name), context.params.get(name)
+        # Plugins are named in more ways than by the option.
+        if name in ("plugin", *_PRINTING) or source is None or source.name not in ("COMMANDLINE", "ENVIRONMENT"):
+            continue
+        if isinstance(value, bool):
+            arguments += [(param.opts if value else param.secondary_opts)[0]]
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            arguments += [*([param.opts[0]] if param.opts[0].startswith("-") else []), str(item)]
+    for plugin in named_plugins():
+        arguments += ["--plugin", plugin]
+    return shlex.join(arguments)
+
+
+def _show_plan(jobs: Jobs, parallel: int, screen: Console, json: bool) -> None:
+    """Print the jobs, and about how long they take on this machine."""
+    from ..experiments.cost import Estimate, SpeedCache
+    from ..experiments.writers import job_table
+    from .paper import measuring
+
+    states = [jobs.state(job) for job in jobs.all]
+    with measuring(SpeedCache()) as costs:
+        estimate = Estimate.of(jobs, costs, parallel)
     if json:
-        print_json(answer)
+        runs = zip(jobs.all, states, estimate.seconds, strict=True)
+        plan = [{"run": job.name, "state": state, "seconds": seconds} for job, state, seconds in runs]
+        print_json({"runs": plan, "jobs": parallel, "seconds": estimate.whole(), "on": list(estimate.conditions)})
+        return
+    screen.print(job_table(jobs.all, states, estimate.seconds))
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    lines = [f"{len(states)} run{'' if len(states) == 1 else 's'}: {counts}", *estimate.sentences()]
+    _print_lines([*lines, *_missing(jobs)], screen)
+
+
+def _print_report(report: Report, jobs: Jobs, directory: Path, screen: Console, json: bool, quiet: bool) -> None:
+    """Print a report; exit with 1 if a run failed."""
+    from ..files import read_json
+    from ..runs.evidence import REPORT
+
+    if json:
+        print_json(read_json(directory / REPORT))
     if not (json and quiet):
-        screen.print(comparison_table(summaries))
-        for summary in summaries:
-            if summary.note:
-                screen.print(f"{summary.method}: {summary.note}", markup=False, soft_wrap=True)
-        curves = f", curves: {place / CURVES}" if (place / CURVES).exists() else ""
-        screen.print(f"table: {place / TABLE}{curves}, page: {place / PAGE}", markup=False, soft_wrap=True)
-    if any(entry.failure is not None for entry in entries):
+        _show(report, jobs, directory, screen)
+    if report.failures:
         raise typer.Exit(1)
+
+
+def _show(report: Report, jobs: Jobs, directory: Path, screen: Console) -> None:
+    """Print the tables of a report, and where its files are."""
+    from ..experiments.plots import PLOTS
+    from ..experiments.runner import HTML
+    from ..experiments.writers import report_tables
+
+    for table in report.tables:
+        _print_lines([f"{table.name}: {table.caption}"], screen)
+        for heading, rendered in report_tables(table):
+            _print_lines([heading], screen)
+            screen.print(rendered)
+    plots = [f"plots: {directory / PLOTS}"] if report.plots else []
+    failures = [f"failed: {failure}" for failure in report.failures]
+    _print_lines([*failures, *_missing(jobs), *plots, f"report: {directory / HTML}"], screen)
+
+
+def _missing(jobs: Jobs) -> list[str]:
+    return [f"data not found: {reason}" for reason in jobs.missing()]
+
+
+def _print_lines(lines: list[str], screen: Console) -> None:
+    for line in lines:
+        screen.print(line, markup=False, soft_wrap=True)

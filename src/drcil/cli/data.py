@@ -1,41 +1,47 @@
-"""``drcil data``: check a dataset that is there, fetch one that is not, see how uneven a stream is."""
+"""drcil data: check or download a dataset, show the class imbalance of a stream."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..limits import ORDER_SEED
-from .checks import a_budget, usable, within
-from .options import DataPlace, Plugin, Stream
-from .output import console, print_json
+from ..settings import RunSettings
+from .console import console, print_json
+from .options import PlainJson, Plugin, Stream, takes, usable
 
 app = typer.Typer(help="Check or fetch datasets; see how uneven a stream is.")
 
 _Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="See 'drcil list datasets'.")]
 
 
+def _directory(values: dict[str, Any]) -> Path | None:
+    return Path(values["data"]) if "data" in values else None
+
+
 @app.command()
-def check(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> None:
+@takes(RunSettings, only=("data",), panels=False)
+def check(values: dict[str, Any], dataset: _Dataset, plugin: Plugin = None) -> None:
     """Verify a dataset: checksums, sizes and every file on disk. Exit code 1 if something is damaged.
 
     Of a long-tailed one, such as cifar100-lt-shuffled, the training images of each class are printed, too.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ..data.datasets.check import check_dataset
-    from ..streams.longtail import split_tail
+    from ..data.dataset import check_dataset
+    from ..streams.protocols import split_tail
     from ..streams.stream import make_stream
 
-    whole, tail = split_tail(dataset)
+    name, tail = split_tail(dataset)
     screen = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         bar = progress.add_task("decoding", total=None, visible=False)
         report = check_dataset(
-            whole, data, lambda done, total: progress.update(bar, completed=done, total=total, visible=True)
+            name,
+            _directory(values),
+            lambda done, total: progress.update(bar, completed=done, total=total, visible=True),
         )
     facts = list(report.facts)
     if tail is not None:
@@ -49,27 +55,21 @@ def check(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> N
 
 
 @app.command()
+@takes(RunSettings, only=("order_seed", "memory", "data"), panels=False)
 def imbalance(
+    values: dict[str, Any],
     stream: Stream,
-    order_seed: Annotated[
-        int | None, typer.Option(help="Seed of the class order.", show_default="1993", callback=within(ORDER_SEED))
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Old images to keep: 2000 (in total), 20/class, all, none.", callback=a_budget)
-    ] = None,
-    data: DataPlace = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Also plot it.", callback=usable)] = None,
     plugin: Plugin = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the images of every class as JSON.")] = False,
+    json: PlainJson = False,
 ) -> None:
     """Show the training images per class of each task, new ones against the memory, and their imbalance ratio."""
-    from ..report.imbalance import imbalance_json, imbalance_table, plot_imbalance
-    from ..streams.imbalance import task_images
-    from ..streams.protocols import ORDER_SEED as STANDARD
-    from ..streams.stream import make_stream
+    from ..experiments.plots import imbalance_json, imbalance_table, plot_imbalance
+    from ..runs.plan import load_stream
+    from ..streams.stream import task_images
 
-    seed = STANDARD if order_seed is None else order_seed
-    loaded = make_stream(stream, data_dir=data, order_seed=seed, memory=memory)
+    settings = RunSettings.parse({**values, "method": "finetune", "stream": stream}, flags=True)
+    loaded = load_stream(settings)
     tasks = task_images(loaded)
     if out is not None:
         plot_imbalance(tasks, f"{stream}, memory {loaded.budget}", out)
@@ -84,12 +84,13 @@ def imbalance(
 
 
 @app.command()
-def fetch(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> None:
-    """Download a dataset. Valid files are kept; partial downloads resume."""
+@takes(RunSettings, only=("data",), panels=False)
+def fetch(values: dict[str, Any], dataset: _Dataset, plugin: Plugin = None) -> None:
+    """Download a dataset. Valid files are kept."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    from ..data.datasets.fetch import fetch as download
-    from ..data.datasets.place import data_directory
+    from ..data.download import fetch as download
+    from ..settings import data_directory
 
     screen = console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
@@ -97,11 +98,11 @@ def fetch(dataset: _Dataset, data: DataPlace = None, plugin: Plugin = None) -> N
     bar = progress.add_task("downloading", total=None)
 
     def show(done: int, total: int | None) -> None:
-        progress.start()  # Not before: a library that fetches by itself has bars of its own.
+        progress.start()  # Not earlier: libraries that download by themselves have their own progress bars.
         progress.update(bar, completed=done, total=total)
 
     try:
-        folder = download(dataset, data_directory(data), progress=show)
+        folder = download(dataset, data_directory(_directory(values)), progress=show)
     finally:
         if progress.live.is_started:
             progress.stop()

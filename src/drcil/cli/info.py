@@ -1,4 +1,4 @@
-"""``drcil info``: what a model is and what it knows."""
+"""drcil info: describes a model and its classes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .checks import usable
-from .options import DataPlace, Plugin
-from .output import console, print_json
-from .words import require_printed
+from ..settings import RunSettings
+from .console import console, flush_output, print_json
+from .options import ModelPath, PlainJson, Plugin, takes, usable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,60 +20,59 @@ if TYPE_CHECKING:
 _THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
+@takes(RunSettings, only=("data",), panels=False)
 def info(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.", callback=usable)
-    ],
+    values: dict[str, Any],
+    model: ModelPath,
     gallery: Annotated[
         Path | None,
         typer.Option(metavar="FILE.html", help="Also write a page with the images it remembers.", callback=usable),
     ] = None,
-    data: DataPlace = None,
     plugin: Plugin = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    json: PlainJson = False,
 ) -> None:
     """Show what a model is: its classes, where they come from, and how far it can be trusted."""
-    from ..disk import write_bytes
-    from ..models.directory import read_model
-    from ..teaching.gallery import gallery as page
+    from ..files import write_bytes
+    from ..models.model_card import gallery as page
+    from ..models.model_directory import read_model
 
-    found = read_model(model, data)
+    stored = read_model(model, Path(values["data"]) if "data" in values else None)
     if gallery is not None:
-        write_bytes(gallery.absolute(), page(found, str(model)).encode())
+        write_bytes(gallery.absolute(), page(stored, str(model)).encode())
     if json:
-        print_json(_as_json(model, found) | ({"gallery": str(gallery)} if gallery else {}))
+        print_json(_as_json(model, stored) | ({"gallery": str(gallery)} if gallery else {}))
     else:
         screen = console()
-        for line in _lines(model, found):
+        for line in _lines(model, stored):
             screen.print(line, markup=False, soft_wrap=True)
-        screen.print(_table(found))
-        if found.calibration is not None:
-            screen.print(_thresholds(found.calibration))
-        for change in found.usage.changes if found.usage else ():
+        screen.print(_table(stored))
+        if stored.calibration is not None:
+            screen.print(_thresholds(stored.calibration))
+        for change in stored.usage.changes if stored.usage else ():
             names = ", ".join(change.classes)
             screen.print(f"{change.when}  {change.what} {names}", markup=False, soft_wrap=True)
         if gallery is not None:
-            shows = "the images it remembers" if found.memory.images else "no images: the model remembers none"
-            screen.print(f"written to {gallery}: {shows}", markup=False, soft_wrap=True)
-    require_printed()
+            content = "the images it remembers" if stored.memory.images else "no images: the model remembers none"
+            screen.print(f"written to {gallery}: {content}", markup=False, soft_wrap=True)
+    flush_output()
 
 
 def _lines(path: Path, model: Model) -> list[str]:
-    kept = model.method.architecture
+    architecture = model.method.architecture
     lines = [
         f"{path}: {model.name}, {len(model.classes)} classes in {len(model.sizes)} "
         f"task{'' if len(model.sizes) == 1 else 's'}",
-        f"{kept.backbone}, {model.method.parameters():,} parameters, images of {model.shape} (channels, height, width)"
-        f", memory {model.memory.budget}",
+        f"{architecture.backbone}, {model.method.parameters():,} parameters, "
+        f"images of {model.shape} (channels, height, width), memory {model.memory.budget}",
     ]
     calibration = model.usage.calibration if model.usage else None
     if calibration is None:
         return [*lines, "not calibrated: no images were held out"]
-    return [*lines, calibration.told()]
+    return [*lines, calibration.summary()]
 
 
 def _rows(model: Model) -> list[dict[str, Any]]:
-    """What is known of each class."""
+    """Images and accuracy of each class."""
     remembered = model.memory.images.counts(len(model.classes)).tolist() if model.memory.images else None
     usage = model.usage
     return [
@@ -106,7 +104,7 @@ def _table(model: Model) -> Table:
 
 
 def _thresholds(calibration: Calibration) -> Table:
-    """What 'drcil predict --threshold' does to images of known classes."""
+    """The effect of 'drcil predict --threshold' on images of known classes."""
     from rich import box
     from rich.table import Table
 
@@ -121,8 +119,12 @@ def _thresholds(calibration: Calibration) -> Table:
 
 def _threshold_rows(calibration: Calibration) -> list[dict[str, Any]]:
     return [
-        {"threshold": one, "rejected": calibration.rejected(one), "accuracy": calibration.accuracy(one)}
-        for one in _THRESHOLDS
+        {
+            "threshold": threshold,
+            "rejected": calibration.rejected(threshold),
+            "accuracy": calibration.accuracy(threshold),
+        }
+        for threshold in _THRESHOLDS
     ]
 
 

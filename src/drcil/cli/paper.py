@@ -1,145 +1,124 @@
-"""``drcil paper``: the published tables and figures."""
+"""drcil paper."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import options
-from .output import console, print_json
-from .words import require_printed
+from ..settings import RunSettings
+from .console import console, flush_output, print_json
+from .options import PlainJson, takes
 
 if TYPE_CHECKING:
-    from ..paper.asked import Asked
-    from ..paper.figures import PaperFigure
-    from ..paper.tables import PaperTable
-    from ..suites.prices import Prices
+    from ..experiments.cost import CostEstimator, PaperCosts, SpeedCache
+    from ..experiments.published import PaperFigure, PaperRun, PaperTable
 
 
+@takes(RunSettings, only=("device", "precision", "threads"), panels=False)
 def paper(
+    values: dict[str, Any],
     name: Annotated[
         str | None, typer.Argument(metavar="TABLE|FIGURE", help="Such as T2 or F6; without it all are listed.")
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Estimate what runs cost here; measures a few training steps of each kind.")
     ] = False,
-    device: options.Device = None,
-    precision: options.Precision = None,
-    threads: options.Threads = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    json: PlainJson = False,
 ) -> None:
-    """Show the tables and figures of the paper, how many runs each takes, and what these cost on this machine.
-
-    An estimate is kept: it is shown from then on.
-    """
-    from ..paper.figures import PaperFigure, published_item
+    """Show the tables and figures of the paper and how many runs each takes."""
+    from ..experiments.published import PaperFigure, published_item
 
     items = _items() if name is None else [published_item(name)]
-    prices = _prices(items, cost, device or "auto", precision or "32", threads)
+    costs = _costs(items, values) if cost else None
     if name is None:
-        _list(items, prices, json)
+        _list(items, costs, json)
     elif isinstance(items[0], PaperFigure):
-        _show_figure(items[0], prices, json)
+        _show_figure(items[0], costs, json)
     else:
-        _show(items[0], prices, json)
-    require_printed()
+        _show(items[0], costs, json)
+    flush_output()
 
 
 def _items() -> list[PaperTable | PaperFigure]:
-    from ..paper.figures import figures
-    from ..paper.tables import published
+    from ..experiments.published import figures, published
 
     return [*published().values(), *figures().values()]
 
 
-def _runs(item: PaperTable | PaperFigure) -> list[Asked]:
-    from ..paper.asked import runs_of
-    from ..paper.figures import PaperFigure
+def _runs(item: PaperTable | PaperFigure) -> list[PaperRun]:
+    from ..experiments.published import PaperFigure, runs_of
 
-    return list(item.runs()) if isinstance(item, PaperFigure) else [one for _, asked in runs_of(item) for one in asked]
-
-
-def _prices(
-    items: Sequence[PaperTable | PaperFigure], cost: bool, device: str, precision: str, threads: int | None
-) -> Prices:
-    """What is known of their cost; with ``cost`` all of it."""
-    import torch
-
-    from ..suites.paces import Paces
-    from ..suites.prices import find_prices, known_prices
-    from .costs import measuring
-
-    paces = Paces()
-    known = known_prices(paces, device, precision, threads or torch.get_num_threads())
-    if not cost:
-        return known
-    engine = {"device": device, "precision": precision}
-    with measuring(paces) as costs:
-        everything = [one for item in items for one in _runs(item)]
-        return find_prices(
-            everything, costs, paces, lambda one: one.run_settings(engine=engine, threads=threads), known.conditions
-        )
+    return list(item.runs()) if isinstance(item, PaperFigure) else [run for _, runs in runs_of(item) for run in runs]
 
 
-def _list(items: Sequence[PaperTable | PaperFigure], prices: Prices, json: bool) -> None:
-    from ..paper.asked import trained_once
-    from ..paper.figures import PaperFigure
-    from ..report.progress import rough
-    from ..report.tables import entries_table
+def _costs(items: Sequence[PaperTable | PaperFigure], values: dict[str, Any]) -> PaperCosts:
+    """Estimate the time of all runs."""
+    from ..experiments.cost import PaperCosts, SpeedCache
+
+    with measuring(SpeedCache()) as estimator:
+        runs = [run for item in items for run in _runs(item)]
+        engine = {"device": values.get("device", "auto"), "precision": values.get("precision", "32")}
+        return PaperCosts.estimate(runs, estimator, engine, values.get("threads"))
+
+
+def _list(items: Sequence[PaperTable | PaperFigure], costs: PaperCosts | None, json: bool) -> None:
+    from ..experiments.published import PaperFigure, trained_once
+    from ..experiments.writers import entries_table
+    from ..train.progress import rough
 
     entries, everything = [], []
     for item in items:
-        runs, seconds = _runs(item), prices.of(_runs(item))
+        runs = _runs(item)
+        seconds = costs.total(runs) if costs else None
         cells = 0 if isinstance(item, PaperFigure) else sum(cell.value is not None for cell in item.cells.values())
-        known = "–" if seconds is None or not runs else rough(seconds)
+        cost = "–" if seconds is None or not runs else rough(seconds)
         entry = {"name": item.name, "caption": item.caption, "cells": cells, "runs": len(trained_once(runs))}
-        entries.append({**entry, **({"seconds": seconds} if json else {"cost": known})})
+        entries.append({**entry, **({"seconds": seconds} if json else {"cost": cost})})
         everything += runs
     if json:
         print_json(entries)
         return
-    nothing = all(entry["cost"] == "–" for entry in entries)
-    console().print(entries_table(entries, ("cost",) if nothing else ()))
-    words = _words(len(trained_once(everything)), prices.of(everything), prices)
-    console().print(f"All together, for many share some: {words}", soft_wrap=True)
+    console().print(entries_table(entries, () if costs else ("cost",)))
+    console().print(f"All together, each run once: {_run_count(everything, costs)}", soft_wrap=True)
 
 
-def _words(runs: int, seconds: float | None, prices: Prices) -> str:
-    """How many runs, and what they cost; or how to find that out."""
-    from ..report.progress import rough
+def _run_count(runs: Sequence[PaperRun], costs: PaperCosts | None) -> str:
+    """The number of runs and their time, or how to estimate it."""
+    from ..experiments.published import trained_once
+    from ..train.progress import rough
 
-    count = "1 run" if runs == 1 else f"{runs} runs"
-    if not runs:
+    number = len(trained_once(runs))
+    count = "1 run" if number == 1 else f"{number} runs"
+    if not number:
         return "nothing is trained."
+    if costs is None:
+        return f"{count}; add --cost to estimate their time here."
+    seconds = costs.total(runs)
     if seconds is None:
-        how = (
-            "it cannot be foretold what some of them cost"
-            if prices.sought
-            else "add --cost to estimate their time here"
-        )
-        return f"{count}; {how}."
-    return f"{count}, about {rough(seconds)} one at a time on this machine ({prices.conditions}), if it is idle."
+        return f"{count}; the time of some of them cannot be estimated."
+    return f"{count}, about {rough(seconds)} one at a time on this machine ({costs.conditions}), if it is idle."
 
 
-def _show_figure(figure: PaperFigure, prices: Prices, json: bool) -> None:
-    """Nothing is published of it in numbers; so, what is run for it."""
-    from ..paper.asked import trained_once
+def _show_figure(figure: PaperFigure, costs: PaperCosts | None, json: bool) -> None:
+    """Print the runs of a figure, which has no published numbers."""
+    from ..experiments.published import trained_once
 
     runs = trained_once(figure.runs())
     if json:
-        print_json([{"run": one.command(), "seconds": prices.of([one])} for one in runs])
+        print_json([{"run": run.command(), "seconds": costs.total([run]) if costs else None} for run in runs])
         return
     console().print(f"{figure.name}: {figure.caption}", soft_wrap=True)
-    for one in runs:
-        console().print(one.command(), markup=False, soft_wrap=True)
-    console().print(_words(len(runs), prices.of(runs), prices), soft_wrap=True)
+    for paper_run in runs:
+        console().print(paper_run.command(), markup=False, soft_wrap=True)
+    console().print(_run_count(runs, costs), soft_wrap=True)
 
 
-def _show(table: PaperTable, prices: Prices, json: bool) -> None:
-    from ..paper.asked import runs_of, trained_once
-    from ..paper.shown import published_tables
+def _show(table: PaperTable, costs: PaperCosts | None, json: bool) -> None:
+    from ..experiments.published import runs_of
+    from ..experiments.writers import published_tables
 
     if json:
         print_json(
@@ -150,16 +129,43 @@ def _show(table: PaperTable, prices: Prices, json: bool) -> None:
                     "metric": cell.column.metric,
                     "value": cell.value,
                     "error": cell.error,
-                    "runs": [one.command() for one in asked],
-                    "seconds": prices.of(asked),
+                    "runs": [run.command() for run in runs],
+                    "seconds": costs.total(runs) if costs else None,
                 }
-                for cell, asked in runs_of(table)
+                for cell, runs in runs_of(table)
             ]
         )
         return
     console().print(f"{table.name}: {table.caption}", soft_wrap=True)
-    for heading, shown in published_tables(table):
+    for heading, rendered in published_tables(table):
         console().print(heading, soft_wrap=True)
-        console().print(shown)
-    runs = _runs(table)
-    console().print(_words(len(trained_once(runs)), prices.of(runs), prices), soft_wrap=True)
+        console().print(rendered)
+    if table.note:
+        console().print(table.note, soft_wrap=True)
+    console().print(_run_count(_runs(table), costs), soft_wrap=True)
+
+
+_WORDS = 70
+"""Characters of the name of what is being measured."""
+
+
+@contextmanager
+def measuring(paces: SpeedCache) -> Iterator[CostEstimator]:
+    """An estimator of costs; it measures missing speeds of this machine and shows progress on standard error."""
+    from ..experiments.cost import CostEstimator
+    from ..process import configure
+
+    # As in training processes.
+    configure()
+    screen, kinds = console(stderr=True), 0
+    with screen.status("rehearsing runs") as status:
+
+        def report(kind: str) -> None:
+            nonlocal kinds
+            if not kinds and not screen.is_terminal:
+                screen.print("measuring how fast this machine trains, a few steps of each kind", soft_wrap=True)
+            kinds += 1
+            short = kind if len(kind) <= _WORDS else f"{kind[:_WORDS]}…"
+            status.update(f"measuring how fast this machine trains, kind {kinds}: {short}".replace("[", r"\["))
+
+        yield CostEstimator(paces, report)

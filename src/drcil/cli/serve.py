@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..errors import UserError
-from ..limits import PORT, THREADS
-from ..serving.environment import TOKEN
-from .checks import a_token, known_device, usable, within
-from .options import Plugin
-from .output import console, warn
+from ..settings import TOKEN_VARIABLE, RunSettings
+from .console import console, warn
+from .options import ModelPath, Plugin, check_token, takes
 
-_NEEDED = ("fastapi", "uvicorn", "python_multipart")
+_NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 INSTALL = "pip install 'drcil[serve]'"
 
 
+@takes(RunSettings, only=("device", "threads"), panels=False)
 def serve(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="A model directory, or a run: its last task.", callback=usable)
-    ],
+    values: dict[str, Any],
+    model: ModelPath,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", callback=within(PORT))] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.", min=0, max=2**16 - 1)] = 8000,
     teach: Annotated[bool, typer.Option("--teach", help="Let clients teach the model new classes.")] = False,
     token: Annotated[
         str | None,
         typer.Option(
-            envvar=TOKEN,
+            envvar=TOKEN_VARIABLE,
             help="What clients must know; needed to teach on other hosts than this one.",
-            callback=a_token,
+            callback=check_token,
         ),
     ] = None,
     name: Annotated[
         list[str] | None,
         typer.Option(help="Another name that it is reached by, such as that of a proxy; repeatable."),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.", callback=known_device)] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads of the net.", show_default="all cores", callback=within(THREADS))
     ] = None,
     plugin: Plugin = None,
 ) -> None:
@@ -50,35 +43,38 @@ def serve(
     if missing:
         raise UserError(f"'drcil serve' needs {missing[0]}, which is not installed; install it with {INSTALL}")
 
-    from ..serving.listening import address_of, is_loopback, open_socket
+    from ..serving.server import bind_socket, is_loopback, url_of
 
     private = token is not None or is_loopback(host)
     if teach and not private:
         raise UserError(f"--teach on --host {host} needs a --token: whoever reaches the server could teach the model")
     screen = console()
-    with open_socket(host, port) as opened:
-        from ..models.versions import require_kept
+    with bind_socket(host, port) as opened:
+        from ..models.store import require_store
         from ..process import configure
-        from ..serving.assets import assets
-        from ..serving.desk import Desk
-        from ..serving.rules import Rules
+        from ..serving.access import AccessPolicy
+        from ..serving.api import assets
         from ..serving.server import serve as answer
+        from ..serving.service import ServerState
 
         if teach:
-            require_kept(model)
-        rules = Rules(host, token, teach, collect=private, files=frozenset(assets()), names=frozenset(name or ()))
+            require_store(model)
+        policy = AccessPolicy(
+            host, token, teach, collect=private, files=frozenset(assets()), names=frozenset(name or ())
+        )
+        threads = values.get("threads")
         configure(threads)
-        desk = Desk(model, rules, device=device, threads=threads)
-        told = f"{model}: {len(desk.current.model.classes)} classes, at {address_of(opened, host)} (Ctrl-C ends it)"
+        state = ServerState(model, policy, device=values.get("device", "auto"), threads=threads)
+        message = f"{model}: {len(state.current.model.classes)} classes, at {url_of(opened, host)} (Ctrl-C ends it)"
 
         def ready() -> None:
             if not private:
                 warn(f"whoever reaches {host} can ask the model and see images it remembers; --token keeps others out")
-            screen.print(told, markup=False, soft_wrap=True)
+            screen.print(message, markup=False, soft_wrap=True)
             sys.stdout.flush()
 
         try:
-            answer(desk, opened, ready)
+            answer(state, opened, ready)
         except KeyboardInterrupt:
-            # The way to end a server, and no failure.
+            # Ctrl-C is the regular way to stop the server.
             screen.print("ended", markup=False)

@@ -1,4 +1,4 @@
-"""Heads: features to logits. They need nothing but torch and can stand in any network in place of ``nn.Linear``.
+"""Heads: features to logits. They depend on torch only and replace ``nn.Linear`` in any network.
 
 head = DynamicResidualHead(channels=512)
 head.grow(10)                    # task 1: ten classes
@@ -7,13 +7,11 @@ head.grow(10)                    # task 2: branches are merged, ten rows added
 head(features).fused             # (N, 20)
 """
 
-from .base import Head, Logits
 from .cosine import CosineHead
-from .dynamic import DynamicResidualHead
+from .head import Head, Logits
 from .linear import LinearHead
-from .norm import NormHead
-from .projected import ProjectedHead
-from .residual import ResidualHead
+from .projection import ProjectedHead
+from .residual import DynamicResidualHead, NormHead, ResidualHead
 
 __all__ = [
     "CosineHead",

@@ -1,4 +1,4 @@
-"""The cosine classifier: a class is one direction in feature space, or several; lengths play no part."""
+"""Cosine classifier: one or several directions per class; lengths have no effect."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..arguments import whole
-from ..limits import CLASSES
-from .base import HEADS, Head, Logits, pool, require_classes
+from ..errors import check_int
+from .head import HEADS, SIZES, Head, Logits, pool, require_classes
 
 
 @HEADS.register("cosine")
@@ -23,20 +22,19 @@ class CosineHead(Head):
     and its logit η a_c, where η is one number for all classes. P = 1 is LUCIR's classifier (a_c = cos(f, w_c)), P = 10
     PODNet's local similarity classifier.
 
-    The rows of earlier tasks and those of the newest one are two parameters, so that a stage can train the new rows
-    and leave the old ones alone. The cosines (``extras["cosines"]``) and the scale (``extras["scale"]``) are given
-    beside the logits, for losses that have a margin.
+    Rows of earlier tasks and of the newest task are two parameters, so that a stage can train only the new ones. Losses
+    with a margin read the cosines (``extras["cosines"]``) and the scale (``extras["scale"]``).
     """
 
     def __init__(self, channels: int, proxies: int = 1) -> None:
         super().__init__(channels)
-        self.proxies = whole("the number of proxies of a class", proxies, CLASSES)
+        self.proxies = check_int("the number of proxies of a class", proxies, SIZES)
         self.old_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.new_rows = nn.Parameter(torch.empty(0, proxies, channels))
         self.scale = nn.Parameter(torch.ones(()))
 
     def grow(self, new_classes: int) -> None:
-        """New rows become old ones, bit for bit, and fresh ones are drawn, uniform in ±1/sqrt(channels)."""
+        """New rows become old ones, bit for bit; the next ones are drawn uniformly in ±1/sqrt(channels)."""
         require_classes(new_classes)
         bound = 1 / math.sqrt(self.channels)
         fresh = torch.empty(new_classes, self.proxies, self.channels).uniform_(-bound, bound)
@@ -69,7 +67,7 @@ class CosineHead(Head):
 
 
 class FoldedCosine(nn.Module):
-    """What ``CosineHead.fold`` gives: its rows have unit length already."""
+    """Result of ``CosineHead.fold``: its rows have unit length."""
 
     def __init__(self, directions: Tensor, scale: Tensor) -> None:
         super().__init__()
@@ -82,11 +80,12 @@ class FoldedCosine(nn.Module):
 
 def class_cosines(features: Tensor, directions: Tensor) -> Tensor:
     """a_c = Σ_p softmax_p(a_cp) · a_cp of every sample and class, for directions (classes, proxies, channels)."""
-    # In full precision also where products are rounded: cosines of rival classes differ by little.
+    # In full precision also under autocast: cosines of similar classes differ by little.
     with torch.autocast(features.device.type, enabled=False):
         unit = functional.normalize(features.to(directions.dtype), dim=1)
         cosines = functional.linear(unit, directions.flatten(0, 1))
     if directions.shape[1] == 1:
         return cosines
-    cosines = cosines.view(-1, *directions.shape[:2])
+    # Not len(features): exports leave the number of images open.
+    cosines = cosines.view(features.shape[0], *directions.shape[:2])
     return (cosines.softmax(dim=2) * cosines).sum(dim=2)

@@ -1,4 +1,4 @@
-"""A classifier per task, each on an embedding of its own."""
+"""One classifier per task, each on its own embedding (DyTox)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Head, Logits, kept_linear, require_classes
+from .head import Head, Logits, require_classes, select_rows
 
 
 class PerTaskHead(Head):
     """A layer normalisation and a linear layer for every task; the i-th reads the i-th ``channels`` of its features.
 
-    It takes features that widen with every task, (N, tasks x channels), so it is part of nets that give such and
-    cannot be built by name.
+    Its features (N, tasks x channels) get wider with every task, so only nets with such features use it, and it is not
+    registered by name.
     """
 
     def __init__(self, channels: int) -> None:
@@ -26,9 +26,9 @@ class PerTaskHead(Head):
     def grow(self, new_classes: int) -> None:
         require_classes(new_classes)
         fresh = new_classifier(self.channels, new_classes)
-        known = next(self.parameters(), None)
-        if known is not None:
-            fresh.to(known.device, known.dtype)
+        parameter = next(self.parameters(), None)
+        if parameter is not None:
+            fresh.to(parameter.device, parameter.dtype)
         self.classifiers.append(fresh)
         self.tasks.append(new_classes)
 
@@ -36,21 +36,22 @@ class PerTaskHead(Head):
         start = 0
         for layers, size in zip(self.classifiers, self.tasks, strict=True):
             assert isinstance(layers, nn.Sequential)
-            own = [column - start for column in columns if start <= column < start + size]
+            rows = [column - start for column in columns if start <= column < start + size]
             norm, linear = layers
             assert isinstance(norm, nn.LayerNorm)
             assert isinstance(linear, nn.Linear)
-            if not own:
+            if not rows:
                 norm.reset_parameters()
-            layers[1] = kept_linear(linear, own)
+            layers[1] = select_rows(linear, rows)
             start += size
 
     def forward(self, features: Tensor) -> Logits:
-        own = torch.split(features, self.channels, dim=1)
-        return Logits(torch.cat([layers(one) for layers, one in zip(self.classifiers, own, strict=True)], dim=1))
+        embeddings = torch.split(features, self.channels, dim=1)
+        logits = [layers(embedding) for layers, embedding in zip(self.classifiers, embeddings, strict=True)]
+        return Logits(torch.cat(logits, dim=1))
 
     def fold(self) -> PerTaskHead:
-        """Itself: a normalisation of what is in an image is not an affine function."""
+        """A frozen copy: layer normalisation is not affine."""
         return copy.deepcopy(self).eval().requires_grad_(False)
 
     def options(self) -> dict[str, Any]:

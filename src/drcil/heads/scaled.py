@@ -1,4 +1,4 @@
-"""Scaled logits: any head, and a number per class that its logits are multiplied with."""
+"""Scaled logits: any head, with a learnt factor per class."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Head, Logits, linear_of
+from .head import Head, Logits, linear_of
 
 
 class Scales(nn.Module):
-    """A learnt factor per class: z'_c = v_c z_c. New classes begin with 1, which changes nothing."""
+    """A learnt factor per class: z'_c = v_c z_c. New classes start with 1, which changes nothing."""
 
     def __init__(self, classes: int = 0) -> None:
         super().__init__()
         self.values = nn.Parameter(torch.ones(classes))
 
     def grow(self, new_classes: int) -> None:
-        """Open a task: its classes begin with 1, the others keep their factors bit for bit."""
+        """Open a task: its classes start with 1, all other factors stay the same bit for bit."""
         self.values = nn.Parameter(torch.cat([self.values.detach(), self.values.new_ones(new_classes)]))
 
     def forget(self, classes: Collection[int]) -> None:
-        """Let go of the factors of classes."""
-        kept = [column for column in range(len(self.values)) if column not in classes]
-        self.values = nn.Parameter(self.values.detach()[kept])
+        """Remove the factors of classes."""
+        columns = [column for column in range(len(self.values)) if column not in classes]
+        self.values = nn.Parameter(self.values.detach()[columns])
 
     def forward(self, logits: Tensor) -> Tensor:
         return self.values * logits
 
 
 class ScaledHead(Head):
-    """A head seen through scales. Both stay what they are: it owns neither, and cannot be built by name."""
+    """A head with scales on its logits. It shares both with their owners and is not registered by name."""
 
     def __init__(self, head: Head, scales: Scales) -> None:
         super().__init__(head.channels)
         self.head, self.scales = head, scales
         self.tasks = head.tasks
-        self.reads = head.reads  # type: ignore[misc] # As the head within has it.
+        self.reads = head.reads  # type: ignore[misc] # As the inner head.
 
     def grow(self, new_classes: int) -> None:
         self.head.grow(new_classes)
@@ -49,12 +49,12 @@ class ScaledHead(Head):
         self.scales.forget(classes)
 
     def forward(self, features: Tensor) -> Logits:
-        """The fused logits scaled; those of branches, and by-products, as they are."""
+        """Fused logits are scaled; those of branches and by-products are not."""
         logits: Logits = self.head(features)
         return logits._replace(fused=self.scales(logits.fused))
 
     def fold(self) -> nn.Module:
-        """One layer with rows v_c w_c and biases v_c b_c where the head within is one; else the scales behind it."""
+        """One layer with rows v_c w_c and biases v_c b_c if the inner head is affine; otherwise the scales after it."""
         inner, values = self.head.fold(), self.scales.values.detach()
         if not isinstance(inner, nn.Linear):
             return FoldedScaled(inner, values.clone())
@@ -75,7 +75,7 @@ class ScaledHead(Head):
 
 
 class FoldedScaled(nn.Module):
-    """What ``ScaledHead.fold`` gives where the head within is not one layer."""
+    """Result of ``ScaledHead.fold`` if the inner head is not affine."""
 
     def __init__(self, inner: nn.Module, scales: Tensor) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class FoldedScaled(nn.Module):
         self.scales = nn.Buffer(scales)
 
     def forward(self, features: Tensor) -> Tensor | Logits:
-        answer: Tensor | Logits = self.inner(features)
-        if isinstance(answer, Logits):
-            return answer._replace(fused=self.scales * answer.fused)
-        return self.scales * answer
+        logits: Tensor | Logits = self.inner(features)
+        if isinstance(logits, Logits):
+            return logits._replace(fused=self.scales * logits.fused)
+        return self.scales * logits

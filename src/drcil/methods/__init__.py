@@ -1,8 +1,7 @@
 """Methods: one file each."""
 
-from .base import Architecture, Method, MethodState
-from .objectives import cross_entropy
-from .settings import Settings
-from .spec import METHODS, MethodSpec, method
+from ..objectives import cross_entropy
+from .catalog import METHODS, MethodSpec, method
+from .method import Architecture, Method, MethodState, Settings
 
 __all__ = ["METHODS", "Architecture", "Method", "MethodSpec", "MethodState", "Settings", "cross_entropy", "method"]

@@ -7,16 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..heads.corrected import CorrectedHead
-from ..objectives import class_shares
-from ..schedules import Schedule
-from ..stages import Engine, Group, Stage
+from ..heads.linear import CorrectedHead
+from ..objectives import ce_and_distillation, class_shares, cross_entropy
+from ..stages import Engine, ParamGroup, Schedule, Stage
 from ..streams.stream import Task
-from .balanced import held_counts, split_off
-from .base import Method
-from .objectives import cross_entropy, learning_and_keeping
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Method, Settings
+from .rebalancing import held_out_counts, split_off
 
 
 class BicSettings(Settings):
@@ -38,27 +35,28 @@ class Bic(Method):
     Settings = BicSettings
     settings: BicSettings
     head = "corrected"
-    copies = "2"
 
     def needs_memory(self) -> bool:
         """Without images of old classes nothing says how large the new logits may be."""
         return True
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.first_task(task, engine, CorrectedHead)
             return
         net, previous = self.net, copy.deepcopy(self.net)
         head = net.head
         assert isinstance(head, CorrectedHead)
-        if own.corrections == "newest":
+        if settings.corrections == "newest":
             head.neutralise()
         head.grow(len(task.classes))
         images = task.new.join(task.memory)
-        counts = held_counts(images.counts(task.total), task.memory.counts(task.old), own.held_share)
-        rest, held = split_off(images, counts)
+        counts = held_out_counts(images.counts(task.total), task.memory.counts(task.old), settings.held_share)
+        rest, held_out = split_off(images, counts)
         # (1 - λ) CE(z', y) + λ KD_T(z'_old → z'[:K]), λ = K / N, all logits corrected.
-        objective = learning_and_keeping(own.temperature, class_shares(task.old, task.total))
-        engine.fit(Stage("later", net, rest, objective, own.later, teachers={"previous": previous}))
-        engine.fit(Stage("bias", net, held, cross_entropy, own.bias, groups=[Group([head.newest])], frozen=[net]))
+        objective = ce_and_distillation(settings.temperature, class_shares(task.old, task.total))
+        engine.fit(Stage("later", net, rest, objective, settings.later, teachers={"previous": previous}))
+        engine.fit(
+            Stage("bias", net, held_out, cross_entropy, settings.bias, groups=[ParamGroup([head.newest])], frozen=[net])
+        )

@@ -13,15 +13,13 @@ from pydantic import Field
 from torch import Tensor
 
 from ..heads import LinearHead
-from ..nets.output import Output
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Term
+from ..nets.net import Output
+from ..stages import Batch, Engine, Losses, Schedule, Term
 from ..streams.stream import Task
-from .base import Method
+from .catalog import method
 from .expansion import auxiliary_term, expand, train_expanded, wider_head
-from .remedies import align_weights, classifier_of, fine_tune, renew
-from .settings import Settings
-from .spec import method
+from .method import Method, Settings
+from .rebalancing import align_weights, classifier_of, fine_tune, renew
 
 
 class DerSettings(Settings):
@@ -47,14 +45,17 @@ class Der(Method):
 
     Settings = DerSettings
     settings: DerSettings
-    copies = "1 per task, all but the newest frozen"
 
     def needs_memory(self) -> bool:
         """A fresh classifier can only learn the classes that it is shown."""
         return self.settings.balancing == "retrain"
 
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        retrained = self.settings.balancing == "retrain"
+        return {} if retrained else dict.fromkeys(("retraining", "temperature"), "balancing=retrain")
+
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.first_task(task, engine, LinearHead)
             return
@@ -64,16 +65,16 @@ class Der(Method):
             """CE(z, y) + CE(auxiliary, y'), y' = 0 for any old class."""
             return {
                 "classification": Term(F.cross_entropy(output.logits.fused, batch.labels)),
-                "auxiliary": auxiliary_term(output, auxiliary_targets(batch.labels, task.old), own.auxiliary),
+                "auxiliary": auxiliary_term(output, auxiliary_targets(batch.labels, task.old), settings.auxiliary),
             }
 
-        train_expanded("expansion", net, task, engine, objective, own.expansion)
+        train_expanded("expansion", net, task, engine, objective, settings.expansion)
         self.parts["net"] = net
-        if own.balancing == "align":
+        if settings.balancing == "align":
             align_weights(classifier_of(net), task.old)
         else:
             renew(classifier_of(net))
-            fine_tune("retraining", net, classifier_of(net), task, engine, own.retraining, own.temperature)
+            fine_tune("retraining", net, classifier_of(net), task, engine, settings.retraining, settings.temperature)
 
 
 def auxiliary_targets(labels: Tensor, old: int) -> Tensor:

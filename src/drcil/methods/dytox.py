@@ -1,4 +1,4 @@
-"""DyTox: a transformer that is asked by a learnt token for every task, and a classifier per task."""
+"""DyTox: a transformer with a learnt token and a classifier for every task."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from functools import partial
 from pydantic import Field
 from torch import nn
 
-from ..data.sources.imageset import ImageSet
-from ..heads.base import Head
+from ..data.image_set import ImageSet
+from ..heads.head import Head
 from ..heads.per_task import PerTaskHead
-from ..nets.net import Net
-from ..nets.output import Output
+from ..nets.net import Net, Output
 from ..nets.task_attention import TaskNet
 from ..objectives import binary_cross_entropy, class_shares, kl_distillation
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Group, Losses, Stage, Term
+from ..stages import Batch, Engine, Losses, ParamGroup, Schedule, Stage, Term
 from ..streams.samplers import Sampler, repeated, shuffle
 from ..streams.stream import Task
-from .balanced import balanced_set
-from .base import Method
+from .catalog import method
 from .der import auxiliary_targets
-from .settings import Settings
-from .spec import method
+from .method import Method, Settings
+from .rebalancing import balanced_set
 
 
 class DytoxSettings(Settings):
@@ -50,23 +47,20 @@ class Dytox(Method):
     settings: DytoxSettings
     family = "transformer"
     head = "per-task"
-    copies = "2"
 
     @property
     def net(self) -> TaskNet:
-        net = self.parts["net"]
-        assert isinstance(net, TaskNet)
-        return net
+        return self.part("net", TaskNet)
 
     def new_net(self, head: Callable[[int], Head]) -> TaskNet:
         plain = super().new_net(head)
         return TaskNet(plain.backbone, plain.head)
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             net = self.begin(task, PerTaskHead)
-            engine.fit(Stage("first", net, task.new, classification, own.first, sampler=self._sampler()))
+            engine.fit(Stage("first", net, task.new, classification, settings.first, sampler=self._sampler()))
             return
         net, teachers = self.net, {"previous": copy.deepcopy(self.net)}
         old = {*net.decoder.tokens.parameters(), *net.head.parameters()}
@@ -77,8 +71,8 @@ class Dytox(Method):
                 "later",
                 net,
                 task.new.join(task.memory),
-                self._beside_the_previous(task),
-                own.later,
+                self._later_objective(task),
+                settings.later,
                 teachers=teachers,
                 groups=[all_but(old, net)],
                 sampler=self._sampler(),
@@ -89,7 +83,9 @@ class Dytox(Method):
             encoder = net.backbone
             groups = [all_but({*encoder.parameters()}, net)]
             data = balanced_set(net, task, engine)
-            engine.fit(Stage("finetuning", net, data, classification, own.finetuning, groups=groups, frozen=[encoder]))
+            engine.fit(
+                Stage("finetuning", net, data, classification, settings.finetuning, groups=groups, frozen=[encoder])
+            )
 
     def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
         return replace(super().refresh_stage(net, exemplars), objective=classification)
@@ -97,17 +93,17 @@ class Dytox(Method):
     def _sampler(self) -> Sampler:
         return shuffle if self.settings.repeats == 1 else partial(repeated, repeats=self.settings.repeats)
 
-    def _beside_the_previous(self, task: Task) -> Callable[[Output, Mapping[str, Output], Batch], Losses]:
+    def _later_objective(self, task: Task) -> Callable[[Output, Mapping[str, Output], Batch], Losses]:
         learning, keeping = class_shares(task.old, task.total)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - λ) BCE(z, y) + λ/K KL(z_old ‖ z[:K]) + w BCE(divergence, y'), y' = 0 for any old class."""
-            logits, taught = output.logits, teachers["previous"].logits.fused
-            kept = kl_distillation(logits.fused[:, : task.old], taught) / task.old
+            logits, teacher_logits = output.logits, teachers["previous"].logits.fused
+            distilled = kl_distillation(logits.fused[:, : task.old], teacher_logits) / task.old
             apart = binary_cross_entropy(logits.extras["divergence"], auxiliary_targets(batch.labels, task.old))
             return {
                 "classification": Term(binary_cross_entropy(logits.fused, batch.labels), learning),
-                "distillation": Term(kept, keeping),
+                "distillation": Term(distilled, keeping),
                 "divergence": Term(apart, self.settings.divergence),
             }
 
@@ -119,6 +115,6 @@ def classification(output: Output, teachers: Mapping[str, Output], batch: Batch)
     return {"classification": Term(binary_cross_entropy(output.logits.fused, batch.labels))}
 
 
-def all_but(kept: set[nn.Parameter], net: nn.Module) -> Group:
+def all_but(excluded: set[nn.Parameter], net: nn.Module) -> ParamGroup:
     """Everything of a net but these parameters."""
-    return Group([parameter for parameter in net.parameters() if parameter not in kept])
+    return ParamGroup([parameter for parameter in net.parameters() if parameter not in excluded])

@@ -11,17 +11,13 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from ..heads import LinearHead
-from ..nets.net import Net
-from ..nets.output import Output
-from ..objectives import taskwise_distillation
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Moment, Objective, Stage, StepHook, Term
+from ..nets.net import Net, Output
+from ..objectives import cross_entropy, taskwise_distillation
+from ..stages import Batch, Engine, Losses, Objective, Schedule, Stage, Step, StepHook, Term
 from ..streams.stream import Task
-from .balanced import balanced_set
-from .base import Method
-from .objectives import cross_entropy
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Method, Settings
+from .rebalancing import balanced_set
 
 
 class EeilSettings(Settings):
@@ -49,7 +45,7 @@ class GradientNoise(StepHook):
         self._nets = (net,)
         self._scale, self._decay = scale, decay
 
-    def before_step(self, moment: Moment) -> None:
+    def before_step(self, moment: Step) -> None:
         deviation = self._scale / (1 + moment.epoch) ** self._decay
         for parameter in self._nets[0].parameters():
             if parameter.grad is not None:
@@ -63,44 +59,48 @@ class Eeil(Method):
 
     Settings = EeilSettings
     settings: EeilSettings
-    copies = "2"
 
     def needs_memory(self) -> bool:
         """Without images of old classes there is nothing to balance with."""
         return True
 
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        return {} if self.settings.noise else {"noise_decay": "a noise above 0"}
+
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             net = self.begin(task, LinearHead)
-            engine.fit(Stage("first", net, task.new, cross_entropy, own.first, hooks=self._hooks()))
+            engine.fit(Stage("first", net, task.new, cross_entropy, settings.first, hooks=self._hooks()))
             return
         net, teachers = self.net, {"teacher": copy.deepcopy(self.net)}
         net.head.grow(len(task.classes))
         data, objective = task.new.join(task.memory), self._objective(task.sizes[:-1])
-        engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
+        engine.fit(Stage("later", net, data, objective, settings.later, teachers=teachers, hooks=self._hooks()))
         # What was just learnt is in danger too, now that few of the new images are left: the new task is distilled.
         balanced, objective = balanced_set(net, task, engine), self._objective(task.sizes)
         teachers = {"teacher": copy.deepcopy(net)}
         engine.fit(
-            Stage("finetuning", net, balanced, objective, own.finetuning, teachers=teachers, hooks=self._hooks())
+            Stage("finetuning", net, balanced, objective, settings.finetuning, teachers=teachers, hooks=self._hooks())
         )
 
     def _objective(self, sizes: Sequence[int]) -> Objective:
         """The loss that distils the tasks of these sizes, the first ones of the head."""
-        own, taught = self.settings, sum(sizes)
+        settings, old = self.settings, sum(sizes)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE(z, y) + w · D_T(z_teacher → z), task by task."""
             logits, teacher = output.logits.fused, teachers["teacher"].logits.fused
-            kept = taskwise_distillation(logits[:, :taught], teacher, sizes, own.temperature, own.distillation_form)
+            distilled = taskwise_distillation(
+                logits[:, :old], teacher, sizes, settings.temperature, settings.distillation_form
+            )
             return {
                 "classification": Term(F.cross_entropy(logits, batch.labels)),
-                "distillation": Term(kept, own.distillation),
+                "distillation": Term(distilled, settings.distillation),
             }
 
         return objective
 
     def _hooks(self) -> list[StepHook]:
-        own = self.settings
-        return [GradientNoise(self.net, own.noise, own.noise_decay)] if own.noise else []
+        settings = self.settings
+        return [GradientNoise(self.net, settings.noise, settings.noise_decay)] if settings.noise else []

@@ -13,26 +13,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..heads.base import Head, grow_all, new_linear
+from ..heads.head import Head, grow_all, new_linear
 from ..heads.linear import LinearHead
 from ..nets.expanded import ExpandedNet, members_of
-from ..nets.net import Net
-from ..nets.output import Output
+from ..nets.net import Net, Output
 from ..objectives import distillation
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Objective, Stage, Term
+from ..stages import Batch, Engine, Losses, Objective, ParamGroup, Schedule, Stage, Term
 from ..streams.samplers import Sampler, shuffle
 from ..streams.stream import Task
-from .parts import Part
-from .remedies import classifier_of
+from .method import Method
+from .rebalancing import classifier_of
 
 
-def widened(known: nn.Linear, channels: int, classes: int) -> nn.Linear:
-    """A fresh layer of this size, with the known one in its corner: the first rows, on the first channels."""
+def widened(linear: nn.Linear, channels: int, classes: int) -> nn.Linear:
+    """A fresh layer of this size, with the weights of ``linear`` in its first rows and channels."""
     fresh = new_linear(channels, classes)
     with torch.no_grad():
-        fresh.weight[: known.out_features, : known.in_features] = known.weight
-        fresh.bias[: known.out_features] = known.bias
+        fresh.weight[: linear.out_features, : linear.in_features] = linear.weight
+        fresh.bias[: linear.out_features] = linear.bias
     return fresh
 
 
@@ -47,13 +45,13 @@ def expand(previous: Net, head: Head, auxiliary_classes: int) -> ExpandedNet:
     """The previous net's backbones, frozen, and a copy of the newest to be trained, under this wider head.
 
     The frozen ones are shared with the previous net, not copied. The head's classifier starts as the previous one,
-    widened; the auxiliary classifier starts afresh.
+    widened; the auxiliary classifier starts with random weights.
     """
-    members = [member.requires_grad_(False) for member in members_of(previous)]
-    newest = copy.deepcopy(members[-1]).requires_grad_(True)
-    known = classifier_of(previous)
-    expanded = ExpandedNet([*members, newest], head, auxiliary_classes, known)
-    start = widened(known, head.channels, head.classes)
+    members = members_of(previous)
+    newest = copy.deepcopy(members[-1])
+    old_classifier = classifier_of(previous)
+    expanded = ExpandedNet([*members, newest], head, auxiliary_classes, old_classifier)
+    start = widened(old_classifier, head.channels, head.classes)
     classifier_of(expanded).load_state_dict(start.state_dict())
     return expanded
 
@@ -67,9 +65,11 @@ def train_expanded(
     schedule: Schedule,
     sampler: Sampler = shuffle,
 ) -> None:
-    """The stage of the newest backbone: new images and memory, all earlier backbones in evaluation mode."""
+    """Train everything but the earlier backbones on new images and memory."""
     data, frozen = task.new.join(task.memory), members_of(expanded)[:-1]
-    engine.fit(Stage(name, expanded, data, objective, schedule, frozen=frozen, sampler=sampler))
+    fixed = {parameter for member in frozen for parameter in member.parameters()}
+    groups = [ParamGroup([parameter for parameter in expanded.parameters() if parameter not in fixed])]
+    engine.fit(Stage(name, expanded, data, objective, schedule, groups=groups, frozen=frozen, sampler=sampler))
 
 
 def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:
@@ -77,10 +77,10 @@ def auxiliary_term(output: Output, targets: Tensor, weight: float) -> Term:
     return Term(F.cross_entropy(output.logits.extras["auxiliary"], targets), weight)
 
 
-def kept_term(output: Output, temperature: float, weight: float) -> Term:
+def distillation_term(output: Output, temperature: float, weight: float) -> Term:
     """w · KD_T(Φ_{t-1} → old columns): what the expanded net must not unlearn."""
-    taught = output.logits.extras["previous"]
-    return Term(distillation(output.logits.fused[:, : taught.shape[1]], taught, temperature), weight)
+    teacher_logits = output.logits.extras["previous"]
+    return Term(distillation(output.logits.fused[:, : teacher_logits.shape[1]], teacher_logits, temperature), weight)
 
 
 def compress(
@@ -95,7 +95,7 @@ def compress(
 
     ``distil`` takes the student's and the teacher's logits over all classes.
     """
-    student = copy.deepcopy(previous).requires_grad_(True)
+    student = copy.deepcopy(previous)
     student.head.grow(len(task.classes))
 
     def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
@@ -107,8 +107,6 @@ def compress(
     return student
 
 
-def largest(parts: Mapping[str, Part]) -> Net:
-    """The expanded net of the task just learnt, which chooses the exemplars; after task 1 the only net."""
-    net = parts.get("expanded", parts["net"])
-    assert isinstance(net, Net)
-    return net
+def largest_net(method: Method) -> Net:
+    """The expanded net of the last task, which selects the exemplars; after task 1 the only net."""
+    return method.part("expanded" if "expanded" in method.parts else "net", Net)

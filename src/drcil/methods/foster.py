@@ -15,16 +15,13 @@ from torch import Tensor
 
 from ..heads import LinearHead
 from ..nets.expanded import ExpandedNet
-from ..nets.net import Net
-from ..nets.output import Output, Readout
+from ..nets.net import Net, Output, Readout
 from ..objectives import PerClass, balanced_distillation, class_weights
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Term
+from ..stages import Batch, Engine, Losses, Schedule, Term
 from ..streams.stream import Task
-from .base import Method
-from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded, wider_head
-from .settings import Settings
-from .spec import method, register_preset
+from .catalog import method, register_preset
+from .expansion import auxiliary_term, compress, distillation_term, expand, largest_net, train_expanded, wider_head
+from .method import Method, Settings
 
 _PAPER = "Wang et al., FOSTER: Feature Boosting and Compression for Class-Incremental Learning, ECCV"
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -51,10 +48,10 @@ class Foster(Method):
     Settings = FosterSettings
     settings: FosterSettings
     readout_names = ("compressed", "boosted")
-    copies = "2, and a student while compressing"
+    reads_logits = True
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.first_task(task, engine, LinearHead)
             return
@@ -62,38 +59,40 @@ class Foster(Method):
         self.parts.pop("expanded", None)
         boosted = expand(self.net, wider_head(self.net, task), task.total)
         self._boost(boosted, task, engine)
-        weights = class_weights_of(task, own.compression_beta)
+        weights = class_weights_of(task, settings.compression_beta)
 
         def distil(student: Tensor, teacher: Tensor) -> Tensor:
-            return balanced_distillation(student, teacher, weights.on_device_of(teacher), own.temperature)
+            return balanced_distillation(student, teacher, weights.on_device_of(teacher), settings.temperature)
 
-        self.parts["net"] = compress(self.net, boosted, task, engine, distil, own.compression)
+        self.parts["net"] = compress(self.net, boosted, task, engine, distil, settings.compression)
         self.parts["expanded"] = boosted
 
     def _boost(self, boosted: ExpandedNet, task: Task, engine: Engine) -> None:
-        own = self.settings
-        weights = class_weights_of(task, own.boosting_betas[min(task.number - 2, len(own.boosting_betas) - 1)])
+        settings = self.settings
+        weights = class_weights_of(
+            task, settings.boosting_betas[min(task.number - 2, len(settings.boosting_betas) - 1)]
+        )
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE(z / w, y) + CE(auxiliary, y) + KD_T(Φ_{t-1} → old columns); a rare class needs larger logits."""
             weighted = output.logits.fused / weights.on_device_of(output.logits.fused)
             return {
                 "classification": Term(F.cross_entropy(weighted, batch.labels)),
-                "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
-                "distillation": kept_term(output, own.temperature, own.distillation),
+                "auxiliary": auxiliary_term(output, batch.labels, settings.auxiliary),
+                "distillation": distillation_term(output, settings.temperature, settings.distillation),
             }
 
-        train_expanded("boosting", boosted, task, engine, objective, own.boosting)
+        train_expanded("boosting", boosted, task, engine, objective, settings.boosting)
 
     def readouts(self) -> Mapping[str, Readout]:
-        return {"compressed": Readout(self.net), "boosted": Readout(largest(self.parts))}
+        return {"compressed": Readout(self.net), "boosted": Readout(largest_net(self))}
 
     def herding_net(self) -> Net:
-        return largest(self.parts)
+        return largest_net(self)
 
 
 def class_weights_of(task: Task, beta: float) -> PerClass:
-    """Class weights by the images there are of each class, new ones and memory."""
+    """Class weights from the number of images of each class, new images and memory together."""
     return PerClass(class_weights(torch.from_numpy(task.new.join(task.memory).counts(task.total)), beta))
 
 

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from ..heads import LinearHead
-from ..nets.output import Readout
-from ..schedules import Schedule
-from ..stages import Engine, Stage
+from ..nets.net import Readout
+from ..objectives import ce_and_distillation
+from ..stages import Engine, Schedule, Stage
 from ..streams.stream import Task
-from .means import MethodWithMeans
-from .objectives import learning_and_keeping
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Settings
+from .nearest_mean import MethodWithMeans
 
 
 class IcarlSettings(Settings):
@@ -34,17 +33,19 @@ class Icarl(MethodWithMeans):
     settings: IcarlSettings
     readout_names = ("nme", "classifier")
     reads_logits = False
-    copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.first_task(task, engine, LinearHead)
             return
         previous = copy.deepcopy(self.net)
         self.net.head.grow(len(task.classes))
-        data, objective = task.new.join(task.memory), learning_and_keeping(own.temperature, (1.0, own.distillation))
-        engine.fit(Stage("later", self.net, data, objective, own.later, teachers={"previous": previous}))
+        data, objective = (
+            task.new.join(task.memory),
+            ce_and_distillation(settings.temperature, (1.0, settings.distillation)),
+        )
+        engine.fit(Stage("later", self.net, data, objective, settings.later, teachers={"previous": previous}))
 
     def readouts(self) -> Mapping[str, Readout]:
         return {"nme": self.nearest_mean(), "classifier": Readout(self.net)}

@@ -12,17 +12,14 @@ from pydantic import Field
 from torch import Tensor
 
 from ..heads.cosine import CosineHead
-from ..nets.output import Output
-from ..objectives import margin_ranking, pod_flat
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Stage, Term
+from ..nets.net import Output
+from ..objectives import cross_entropy, margin_ranking, pod_flat
+from ..stages import Batch, Engine, Losses, Schedule, Stage, Term
 from ..streams.stream import Task
-from .cosine import CosineMethod
-from .objectives import cross_entropy
-from .parts import NearestMean
-from .remedies import fine_tune
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Settings
+from .nearest_mean import CosineMethod, NearestMean
+from .rebalancing import fine_tune
 
 
 class LucirSettings(Settings):
@@ -48,26 +45,34 @@ class Lucir(CosineMethod):
     Settings = LucirSettings
     settings: LucirSettings
 
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        return {} if self.settings.balancing else {"finetuning": "balancing=true"}
+
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             net = self.begin(task, CosineHead)
-            engine.fit(Stage("first", net, task.new, cross_entropy, own.first, groups=self.all_but_old_rows()))
+            engine.fit(Stage("first", net, task.new, cross_entropy, settings.first, groups=self.all_but_old_rows()))
             return
         previous = copy.deepcopy(self.net)
         self.cosine_head.grow(len(task.classes))
         imprint(self.cosine_head, engine.features(previous, task.new), torch.from_numpy(task.new.labels))
-        steadiness = own.steadiness * math.sqrt(task.old / len(task.classes))
+        steadiness = settings.steadiness * math.sqrt(task.old / len(task.classes))
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """CE(η cos, y) + λ_base sqrt(K/n) · (1 - cos(f_old, f)) + w · L_mr."""
-            kept = pod_flat(output.features.pooled, teachers["previous"].features.pooled)
+            feature_distance = pod_flat(output.features.pooled, teachers["previous"].features.pooled)
             cosines = output.logits.extras["cosines"]
             return {
                 "classification": Term(F.cross_entropy(output.logits.fused, batch.labels)),
-                "steadiness": Term(kept, steadiness),
+                "steadiness": Term(feature_distance, steadiness),
                 "ranking": margin_ranking(
-                    cosines, batch.labels, task.old, margin=own.margin, hardest=own.hardest, weight=own.ranking
+                    cosines,
+                    batch.labels,
+                    task.old,
+                    margin=settings.margin,
+                    hardest=settings.hardest,
+                    weight=settings.ranking,
                 ),
             }
 
@@ -77,13 +82,13 @@ class Lucir(CosineMethod):
                 self.net,
                 task.new.join(task.memory),
                 objective,
-                own.later,
+                settings.later,
                 teachers={"previous": previous},
                 groups=self.all_but_old_rows(),
             )
         )
-        if own.balancing:
-            fine_tune("finetuning", self.net, self.cosine_head, task, engine, own.finetuning)
+        if settings.balancing:
+            fine_tune("finetuning", self.net, self.cosine_head, task, engine, settings.finetuning)
 
 
 @torch.no_grad()

@@ -14,17 +14,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..heads.base import grown_linear
+from ..heads.head import grown_linear
 from ..heads.residual import ResidualHead
-from ..nets.net import Net
-from ..nets.output import Output
+from ..nets.net import Net, Output
+from ..nets.parts import Number
 from ..objectives import distillation, kl_distillation, pod_spatial
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Moment, Stage, StepHook, Term
+from ..stages import Batch, Engine, Losses, Schedule, Stage, Step, StepHook, Term
 from ..streams.stream import Task
-from .parts import Number
-from .pipeline import Pipeline, PipelineSettings, register_pipeline
-from .remedies import classifier_of
+from .pipeline import RESIDUAL, Pipeline, PipelineSettings, register_pipeline
+from .rebalancing import classifier_of
 
 
 class MafSettings(PipelineSettings):
@@ -51,18 +49,27 @@ class Maf(Pipeline):
 
     Settings = MafSettings
     settings: MafSettings
-    copies = "3"
 
     def stage_map_weight(self, task: Task) -> str | None:
-        return "pod" if self.settings.pod and task.large_base else None
+        return "pod" if task.large_base and self.settings.pod else None
+
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        idle = dict(super().idle_settings(large_base))
+        if "la" not in self.settings.remedies:
+            idle["adjust_distillation"] = "the remedy 'la'"
+        if not large_base:
+            idle["pod"] = "a stream with a large first task"
+        if not self.has_branches:
+            return idle | {"untrained_past": RESIDUAL, "decaying_past": RESIDUAL}
+        return idle if self.settings.branch == "bn" else idle | {"untrained_past": "branch=bn"}
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.learn_first(task, engine)
-            if own.untrained_past and isinstance(self.net.head, ResidualHead) and own.branch == "bn":
-                steps = math.ceil(len(task.new) / own.first.batch_size)
-                self.parts["untrained"] = Number(decayed(1.0, own.first, steps))
+            if self.has_branches and settings.branch == "bn" and settings.untrained_past:
+                steps = math.ceil(len(task.new) / settings.first.batch_size)
+                self.parts["untrained"] = Number(decayed(1.0, settings.first, steps))
             return
         previous = self.net
         adapted = self._adapt(previous, task, engine)
@@ -79,13 +86,13 @@ class Maf(Pipeline):
         weights = self.class_weights(task.new, task, first=old)
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """CE of the fused logits over the new classes."""
+            """CE of the fused logits over the new classes (Eq. 9)."""
             value = self.classification_loss(output.logits.fused[:, old:], batch.labels - old, weights=weights)
             return {"adaptation": Term(value)}
 
         hooks = []
-        if self.settings.decaying_past and task.number == 2 and isinstance(adapted.head, ResidualHead):
-            hooks = [DecayingPast(adapted.head, self.settings.adaptation)]
+        if task.number == 2 and isinstance(adapted.head, ResidualHead) and self.settings.decaying_past:
+            hooks = [OldBranchDecay(adapted.head, self.settings.adaptation)]
         schedule = self.settings.adaptation
         engine.fit(Stage("adaptation", adapted, task.new, objective, schedule, sampler=self.sampler, hooks=hooks))
         return adapted
@@ -95,8 +102,8 @@ class Maf(Pipeline):
         student = copy.deepcopy(adapted)
         if self.settings.student == "previous":
             student.backbone = copy.deepcopy(previous.backbone)
-            known = classifier_of(previous)
-            student.head.classifier = grown_linear(known, known.in_features, new_classes)
+            classifier = classifier_of(previous)
+            student.head.classifier = grown_linear(classifier, classifier.in_features, new_classes)
         for module in student.head.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.reset_running_stats()
@@ -104,32 +111,36 @@ class Maf(Pipeline):
 
     def _teacher(self, previous: Net) -> Net:
         """The previous model as a teacher of the old classes."""
-        untrained = self.parts.pop("untrained", None)
-        if untrained is None:
+        if "untrained" not in self.parts:
             return previous
-        assert isinstance(untrained, Number)
+        untrained = self.part("untrained", Number)
+        del self.parts["untrained"]
         teacher = copy.deepcopy(previous)
         assert isinstance(teacher.head, ResidualHead)
         scale = untrained.value.float().expand(teacher.head.channels)
-        teacher.head.branches.assume(scale=scale, shift=torch.zeros_like(scale))
+        teacher.head.branches.set_old_branch(scale=scale, shift=torch.zeros_like(scale))
         return teacher
 
     def _fuse(self, student: Net, previous: Net, adapted: Net, task: Task, engine: Engine) -> None:
-        own, old = self.settings, task.old
+        settings, old = self.settings, task.old
         data = task.new.join(task.memory)
         adjust, weights = self.adjustment(task, data), self.class_weights(data, task)
-        distil = kl_distillation if own.distillation_form == "kl" else distillation
-        pod = own.pod * math.sqrt(task.total / len(task.classes)) if self.stage_map_weight(task) else 0.0
+        distil = kl_distillation if settings.distillation_form == "kl" else distillation
+        pod = settings.pod * math.sqrt(task.total / len(task.classes)) if self.stage_map_weight(task) else 0.0
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
-            """(1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns) [+ POD]."""
+            """Eq. 13: (1 - α) L_fusion + α L_branch + β₁ KD(Φ_{t-1} → old columns) + β₂ KD(Φᵃ_t → new columns)."""
             terms = self.classification(output.logits, batch.labels, old, adjust, weights)
             fused = output.logits.fused
-            if own.adjust_distillation:
+            if "la" in settings.remedies and settings.adjust_distillation:
                 fused = fused + adjust.on_device_of(fused)
-            was, became = teachers["previous"].logits.fused, teachers["adapted"].logits.fused
-            terms["old"] = Term(distil(fused[:, :old], was, own.temperature), own.old_distillation)
-            terms["new"] = Term(distil(fused[:, old:], became[:, old:], own.temperature), own.new_distillation)
+            previous_logits, adapted_logits = teachers["previous"].logits.fused, teachers["adapted"].logits.fused
+            terms["old"] = Term(
+                distil(fused[:, :old], previous_logits, settings.temperature), settings.old_distillation
+            )
+            terms["new"] = Term(
+                distil(fused[:, old:], adapted_logits[:, old:], settings.temperature), settings.new_distillation
+            )
             if pod:
                 maps = pod_spatial(output.features.stages, teachers["previous"].features.stages)
                 terms["pod"] = Term(maps, pod)
@@ -142,7 +153,7 @@ class Maf(Pipeline):
                 student,
                 data,
                 objective,
-                own.fusion,
+                settings.fusion,
                 teachers=teachers,
                 sampler=self.sampler,
                 reads_maps=bool(pod),
@@ -152,7 +163,7 @@ class Maf(Pipeline):
 
 def decayed(value: float, schedule: Schedule, steps: int) -> float:
     """What weight decay leaves of the scale of a normalisation whose gradient is always zero."""
-    momentum, velocity, decay = decay_momentum(schedule), 0.0, schedule.decay_of("scale", 1)
+    momentum, velocity, decay = decay_momentum(schedule), 0.0, schedule.decay_of(1)
     for epoch in range(schedule.epochs):
         for step in range(steps):
             slope = decay * value
@@ -167,7 +178,7 @@ def decay_momentum(schedule: Schedule) -> float:
     return schedule.momentum if schedule.optimizer == "sgd" else 0.0
 
 
-class DecayingPast(StepHook):
+class OldBranchDecay(StepHook):
     """Weight decay with zero gradient on the frozen old branch, step by step.
 
     The published run suffered it in the adaptation of task 2: its optimiser still held the branch, with a gradient
@@ -176,17 +187,17 @@ class DecayingPast(StepHook):
 
     def __init__(self, head: ResidualHead, schedule: Schedule) -> None:
         super().__init__()
-        # Kept out of the module tree: the head is the net's, only the velocities are the hook's own.
+        # Not in the module tree: the head belongs to the net, only the velocities to the hook.
         self._heads = (head,)
         self._schedule = schedule
         for name, stack in head.branches.stacks().items():
             self.register_buffer(name, torch.zeros_like(stack))
 
-    def after_step(self, moment: Moment) -> None:
+    def after_step(self, moment: Step) -> None:
         for name, stack in self._heads[0].branches.stacks().items():
             velocity: Tensor = self.get_buffer(name)
             # A row of the stack for each branch.
-            decay = self._schedule.decay_of(name, stack.ndim - 1)
+            decay = self._schedule.decay_of(stack.ndim - 1)
             momentum = decay_momentum(self._schedule)
             velocity.mul_(momentum).add_(stack, alpha=decay)
             ahead = velocity

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from ..nets.output import Output
+from ..nets.net import Output
 from ..objectives import distillation
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Stage, Term
+from ..stages import Batch, Engine, Losses, Schedule, Stage, Term
 from ..streams.stream import Task
 from .pipeline import Pipeline, PipelineSettings, register_pipeline
 
@@ -27,10 +26,9 @@ class Mdt(Pipeline):
 
     Settings = MdtSettings
     settings: MdtSettings
-    copies = "2"
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own, old = self.settings, task.old
+        settings, old = self.settings, task.old
         if task.number == 1:
             self.learn_first(task, engine)
             return
@@ -42,12 +40,14 @@ class Mdt(Pipeline):
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """(1 - α) L_fusion + α L_branch + w · KD_T(Φ_{t-1} → old columns)."""
             terms = self.classification(output.logits, batch.labels, old, adjust, weights)
-            taught = teachers["previous"].logits.fused
-            kept = distillation(output.logits.fused[:, :old], taught, own.temperature)
-            return {**terms, "distillation": Term(kept, own.distillation)}
+            teacher_logits = teachers["previous"].logits.fused
+            distilled = distillation(output.logits.fused[:, :old], teacher_logits, settings.temperature)
+            return {**terms, "distillation": Term(distilled, settings.distillation)}
 
         teachers = {"previous": previous}
-        engine.fit(Stage("transfer", self.net, data, objective, own.transfer, teachers=teachers, sampler=self.sampler))
+        engine.fit(
+            Stage("transfer", self.net, data, objective, settings.transfer, teachers=teachers, sampler=self.sampler)
+        )
         self.remedy(self.net, task, engine)
 
 

@@ -15,19 +15,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..heads.base import Head, Logits, pool
+from ..heads.head import Head, Logits, pool
 from ..heads.linear import LinearHead
 from ..heads.residual import ResidualHead
+from ..nets.backbone import Backbone, Features
 from ..nets.expanded import ExpandedNet
-from ..nets.features import Backbone, Features
-from ..nets.net import Net
-from ..nets.output import Output, Readout
+from ..nets.net import Net, Output, Readout
 from ..objectives import distillation
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses
+from ..stages import Batch, Engine, Losses, Schedule
 from ..streams.stream import Task
-from .expansion import auxiliary_term, compress, expand, kept_term, largest, train_expanded
-from .pipeline import Pipeline, PipelineSettings, register_pipeline
+from .expansion import auxiliary_term, compress, distillation_term, expand, largest_net, train_expanded
+from .pipeline import RESIDUAL, Pipeline, PipelineSettings, register_pipeline
 
 
 class MecSettings(PipelineSettings):
@@ -48,23 +46,27 @@ class Mec(Pipeline):
     Settings = MecSettings
     settings: MecSettings
     readout_names = ("compressed", "expanded")
-    copies = "2, and a student while compressing"
+    reads_logits = True
+
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        idle = super().idle_settings(large_base)
+        return idle if self.has_branches else {**idle, "old_branch": RESIDUAL}
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             self.learn_first(task, engine, LinearHead)
             return
         expanded = expand(self.net, self._expanded_head(task, engine), task.total)
         self._train(expanded, task, engine)
-        # Before compression, so that the net which is kept imitates the corrected one.
+        # Before compression, so that the compressed net imitates the corrected one.
         self.remedy(expanded, task, engine)
-        distil = partial(distillation, temperature=own.temperature)
-        self.parts["net"] = compress(self.net, expanded, task, engine, distil, own.compression)
+        distil = partial(distillation, temperature=settings.temperature)
+        self.parts["net"] = compress(self.net, expanded, task, engine, distil, settings.compression)
         self.parts["expanded"] = expanded
 
     def _train(self, expanded: ExpandedNet, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         data = task.new.join(task.memory)
         adjust, weights = self.adjustment(task, data), self.class_weights(data, task)
 
@@ -72,15 +74,16 @@ class Mec(Pipeline):
             """(1 - α) L_fusion + α L_branch + CE(auxiliary) + KD_T(Φ_{t-1} → old columns)."""
             return {
                 **self.classification(output.logits, batch.labels, task.old, adjust, weights),
-                "auxiliary": auxiliary_term(output, batch.labels, own.auxiliary),
-                "distillation": kept_term(output, own.temperature, own.distillation),
+                "auxiliary": auxiliary_term(output, batch.labels, settings.auxiliary),
+                "distillation": distillation_term(output, settings.temperature, settings.distillation),
             }
 
-        train_expanded("expansion", expanded, task, engine, objective, own.expansion, self.sampler)
+        train_expanded("expansion", expanded, task, engine, objective, settings.expansion, self.sampler)
 
     def _expanded_head(self, task: Task, engine: Engine) -> Head:
         """A head for both backbones. Only a residual head keeps something of the last expanded model: its branches."""
-        last, merged = self.parts.pop("expanded", None), self.settings.old_branch == "merged"
+        last = self.parts.pop("expanded", None)
+        merged = self.has_branches and self.settings.old_branch == "merged"
         if merged and isinstance(last, Net) and isinstance(last.head, ResidualHead):
             head: Head = copy.deepcopy(last.head)
         else:
@@ -88,18 +91,18 @@ class Mec(Pipeline):
             head.grow(task.old)
         head.grow(len(task.classes))
         if isinstance(head, ResidualHead) and not merged:
-            head.branches.assume(**self._previous_branch(head, task, engine))
+            head.branches.set_old_branch(**self._previous_branch(head, task, engine))
         return head
 
     def _previous_branch(self, head: ResidualHead, task: Task, engine: Engine) -> dict[str, Tensor]:
-        """The branch that passes on what the old backbone sees, as it is, and nothing of the new one.
+        """The branch that passes the features of the old backbone through, and none of the new one.
 
         Under the widened classifier its logits for old classes are the previous model's: ℓ'_t on old rows = ℓ̄_{t-1}.
         """
         moments = engine.features(Moments(self.net.backbone), task.new.join(task.memory)).mean(dim=0)
         mean, square = moments.chunk(2)
         variance = (square - mean.square()).clamp(min=0)
-        # Both backbones have the same width: what the second half would be does not matter, it is set to zero.
+        # Both backbones have the same width: the second half is irrelevant and set to zero.
         branch = head.branches.identity(mean.repeat(2), variance.repeat(2))
         for tensor in branch.values():
             tensor[len(mean) :] = 0
@@ -109,7 +112,7 @@ class Mec(Pipeline):
         return {"compressed": Readout(self.net), "expanded": Readout(self.herding_net())}
 
     def herding_net(self) -> Net:
-        return largest(self.parts)
+        return largest_net(self)
 
 
 class Moments(nn.Module):
@@ -120,9 +123,9 @@ class Moments(nn.Module):
         self.backbone = backbone
 
     def forward(self, images: Tensor) -> Output:
-        seen: Features = self.backbone(images)
-        moments = torch.cat([seen.pooled, pool(seen.last.square(), self.backbone.channels)], dim=1)
-        return Output(Logits(moments), seen._replace(pooled=moments))
+        features: Features = self.backbone(images)
+        moments = torch.cat([features.pooled, pool(features.last.square(), self.backbone.channels)], dim=1)
+        return Output(Logits(moments), features._replace(pooled=moments))
 
 
 register_pipeline("mec", Mec, "mec", "MEC with a plain linear classifier")

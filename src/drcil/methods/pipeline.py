@@ -9,21 +9,24 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from ..data.sources.imageset import ImageSet
-from ..heads.base import HEADS, Head, Logits
+from ..data.image_set import ImageSet
+from ..heads.head import HEADS, Head, Logits
 from ..heads.residual import ResidualHead
-from ..nets.build import build_head
-from ..nets.net import Net
-from ..nets.output import Output
+from ..nets.backbone import build_head
+from ..nets.net import Net, Output
 from ..objectives import PerClass, branch_loss, class_weights, fusion_loss, logit_adjustment, task_logit_adjustment
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Stage, Term
+from ..stages import Batch, Engine, Losses, Schedule, Stage, Term
 from ..streams.samplers import Sampler, class_balanced, shuffle
 from ..streams.stream import Task
-from .base import Method
-from .remedies import REMEDIES, Remedy, align_weights, classifier_of, fine_tune, renew
-from .settings import Settings
-from .spec import register_preset
+from .catalog import register_preset
+from .method import Method, Settings
+from .rebalancing import REMEDIES, Remedy, align_weights, classifier_of, fine_tune, renew
+
+RESIDUAL = "a residual head, such as 'drc'"
+_OF_BRANCHES = (
+    "branch", "fusing", "new_branch", "conv_init", "alpha", "branch_rows", "branch_reduction", "branch_epsilon",
+)  # fmt: skip
+"""The settings of residual heads."""
 
 
 class PipelineSettings(Settings):
@@ -58,21 +61,21 @@ class PipelineSettings(Settings):
 
     @field_validator("head")
     @classmethod
-    def _head_is_known(cls, head: str) -> str:
+    def _check_head(cls, head: str) -> str:
         HEADS[head]
         return head
 
     @field_validator("remedies")
     @classmethod
-    def _remedies_make_sense(cls, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
+    def _check_remedies(cls, remedies: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
         if len(set(remedies)) < len(remedies):
             raise ValueError("the same remedy twice")
         if {"wa", "bft"} <= set(remedies):
             raise ValueError("'wa' and 'bft' both correct the trained classifier; choose one of them")
         twice = [remedy for remedy in remedies if remedy in ("la", "cb", "balanced-sampling")]
         if len(twice) > 1:
-            both = " and ".join(f"'{remedy}'" for remedy in twice)
-            raise ValueError(f"{both} make up for rare classes in training, each of them fully; choose one of them")
+            names = " and ".join(f"'{remedy}'" for remedy in twice)
+            raise ValueError(f"{names} make up for rare classes in training, each of them fully; choose one of them")
         return remedies
 
 
@@ -90,16 +93,45 @@ class Pipeline(Method):
         }
 
     def needs_memory(self) -> bool:
-        """Balanced fine-tuning has nothing to balance with where old classes have no images."""
+        """Balanced fine-tuning needs exemplars of old classes."""
         return "bft" in self.settings.remedies
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether the chosen head is a residual one."""
+        kind = HEADS[self.settings.head]
+        return isinstance(kind, type) and issubclass(kind, ResidualHead)
+
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        needs = {
+            "la": ("tro", "adjust_by"),
+            "bft": ("finetuning", "reset_classifier"),
+            "cb": ("cb_beta",),
+            "focal": ("focal_gamma",),
+        }
+        idle = {
+            name: f"the remedy '{remedy}'"
+            for remedy, names in needs.items()
+            if remedy not in self.settings.remedies
+            for name in names
+        }
+        if not self.has_branches:
+            return idle | dict.fromkeys(_OF_BRANCHES, RESIDUAL)
+        return idle if self.settings.branch == "conv" else idle | {"conv_init": "branch=conv"}
 
     def new_head(self, channels: int) -> Head:
         """A head of the chosen kind, without a class yet."""
-        own, kind = self.settings, HEADS[self.settings.head]
-        if not (isinstance(kind, type) and issubclass(kind, ResidualHead)):
-            return build_head(own.head, channels)
-        options = {"branch": own.branch, "fusion": own.fusing, "new_branch": own.new_branch, "conv_init": own.conv_init}
-        return build_head(own.head, channels, **options)
+        settings = self.settings
+        if not self.has_branches:
+            return build_head(settings.head, channels)
+        options: dict[str, Any] = {
+            "branch": settings.branch,
+            "fusion": settings.fusing,
+            "new_branch": settings.new_branch,
+        }
+        if settings.branch == "conv":
+            options["conv_init"] = settings.conv_init
+        return build_head(settings.head, channels, **options)
 
     def learn_first(self, task: Task, engine: Engine, head: Callable[[int], Head] | None = None) -> None:
         """Task 1: there is no past, so the head is its new branch, and the loss is CE, weighted as remedies have it."""
@@ -115,7 +147,7 @@ class Pipeline(Method):
 
     @property
     def sampler(self) -> Sampler:
-        """In which order stages that classify take their images."""
+        """The sampler of classification stages."""
         return class_balanced if "balanced-sampling" in self.settings.remedies else shuffle
 
     def class_weights(self, data: ImageSet, task: Task, first: int = 0) -> PerClass | None:
@@ -127,8 +159,8 @@ class Pipeline(Method):
     def classification_loss(
         self, logits: Tensor, labels: Tensor, adjust: PerClass | None = None, weights: PerClass | None = None
     ) -> Tensor:
-        """L_fusion of these logits, focal where that was asked for."""
-        added, factors = (None if one is None else one.on_device_of(logits) for one in (adjust, weights))
+        """L_fusion of these logits, focal if configured."""
+        added, factors = (None if values is None else values.on_device_of(logits) for values in (adjust, weights))
         gamma = self.settings.focal_gamma if "focal" in self.settings.remedies else 0.0
         return fusion_loss(logits, labels, added, factors, gamma)
 
@@ -144,8 +176,8 @@ class Pipeline(Method):
     def classification(
         self, logits: Logits, labels: Tensor, old: int, adjust: PerClass, weights: PerClass | None
     ) -> dict[str, Term]:
-        """(1 - α) L_fusion + α L_branch; for a head without branches, L_fusion alone."""
-        own = self.settings
+        """(1 - α) L_fusion + α L_branch (Eq. 10, 11 and 13); for a head without branches L_fusion only."""
+        settings = self.settings
         fusion = self.classification_loss(logits.fused, labels, adjust, weights)
         if logits.new is None or logits.old is None:
             return {"fusion": Term(fusion)}
@@ -154,15 +186,15 @@ class Pipeline(Method):
             logits.old,
             labels,
             old,
-            rows=own.branch_rows,
-            reduction=own.branch_reduction,
-            epsilon=own.branch_epsilon,
-            weight=own.alpha,
+            rows=settings.branch_rows,
+            reduction=settings.branch_reduction,
+            epsilon=settings.branch_epsilon,
+            weight=settings.alpha,
         )
-        return {"fusion": Term(fusion, 1 - own.alpha), "branch": branch}
+        return {"fusion": Term(fusion, 1 - settings.alpha), "branch": branch}
 
     def remedy(self, net: Net, task: Task, engine: Engine) -> None:
-        """What corrects the classifier once it is trained, if that was asked for."""
+        """The correction of the trained classifier, if configured."""
         if "wa" in self.settings.remedies:
             align_weights(classifier_of(net), task.old)
         if "bft" in self.settings.remedies:

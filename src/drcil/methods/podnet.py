@@ -10,18 +10,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..data.sources.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..heads.cosine import CosineHead
-from ..nets.net import Net
-from ..nets.output import Output
+from ..nets.net import Net, Output
 from ..objectives import nca, pod_flat, pod_spatial
-from ..schedules import Schedule
-from ..stages import Batch, Engine, Losses, Stage, Term
+from ..stages import Batch, Engine, Losses, Schedule, Stage, Term
 from ..streams.stream import Task
-from .balanced import balanced_set
-from .cosine import CosineMethod
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Settings
+from .nearest_mean import CosineMethod
+from .rebalancing import balanced_set
 
 
 class PodnetSettings(Settings):
@@ -56,37 +54,41 @@ class Podnet(CosineMethod):
     def stage_map_weight(self, task: Task) -> str | None:
         return "spatial" if self.settings.spatial else None
 
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        idle = {} if self.settings.finetunes else {"finetuning": "finetunes=true"}
+        return idle if self.settings.nca == "published" else {**idle, "margin": "nca=published"}
+
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
-            net = self.begin(task, lambda channels: CosineHead(channels, own.proxies))
+            net = self.begin(task, lambda channels: CosineHead(channels, settings.proxies))
             groups = self.all_but_old_rows()
-            engine.fit(Stage("first", net, task.new, self._classification, own.first, groups=groups))
+            engine.fit(Stage("first", net, task.new, self._classification, settings.first, groups=groups))
             return
         previous = copy.deepcopy(self.net)
         self.cosine_head.grow(len(task.classes))
-        self._learn_beside(previous, "later", task.new.join(task.memory), own.later, task, engine)
-        if own.finetunes:
+        self._fit_with_teacher(previous, "later", task.new.join(task.memory), settings.later, task, engine)
+        if settings.finetunes:
             balanced = balanced_set(self.net, task, engine)
-            self._learn_beside(previous, "finetuning", balanced, own.finetuning, task, engine)
+            self._fit_with_teacher(previous, "finetuning", balanced, settings.finetuning, task, engine)
 
-    def _learn_beside(
+    def _fit_with_teacher(
         self, previous: Net, stage: str, data: ImageSet, schedule: Schedule, task: Task, engine: Engine
     ) -> None:
         """Train everything but the old proxies on these images, held near the previous model."""
-        own, factor = self.settings, math.sqrt(task.total / len(task.classes))
+        settings, factor = self.settings, math.sqrt(task.total / len(task.classes))
 
         def objective(output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
             """L_NCA + sqrt(N/n) · ( λ_c POD-spatial + λ_f POD-flat )."""
             features, before = output.features, teachers["previous"].features
             terms = dict(self._classification(output, teachers, batch))
-            if own.spatial:
-                terms["spatial"] = Term(pod_spatial(features.stages, before.stages), factor * own.spatial)
-            return {**terms, "flat": Term(pod_flat(features.pooled, before.pooled), factor * own.flat)}
+            if settings.spatial:
+                terms["spatial"] = Term(pod_spatial(features.stages, before.stages), factor * settings.spatial)
+            return {**terms, "flat": Term(pod_flat(features.pooled, before.pooled), factor * settings.flat)}
 
         teachers = {"previous": previous}
         groups = self.all_but_old_rows()
-        maps = bool(own.spatial)
+        maps = bool(settings.spatial)
         engine.fit(Stage(stage, self.net, data, objective, schedule, teachers=teachers, groups=groups, reads_maps=maps))
 
     def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:
@@ -94,6 +96,7 @@ class Podnet(CosineMethod):
 
     def _classification(self, output: Output, teachers: Mapping[str, Output], batch: Batch) -> Losses:
         """L_NCA: the whole objective of task 1."""
-        own, extras = self.settings, output.logits.extras
-        value = nca(extras["cosines"], extras["scale"], batch.labels, margin=own.margin, form=own.nca)
+        settings, extras = self.settings, output.logits.extras
+        margin = settings.margin if settings.nca == "published" else 0.0
+        value = nca(extras["cosines"], extras["scale"], batch.labels, margin=margin, form=settings.nca)
         return {"classification": Term(value)}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from ..heads import LinearHead
-from ..schedules import Schedule
-from ..stages import Engine, Stage
+from ..objectives import cross_entropy
+from ..stages import Engine, Schedule, Stage
 from ..streams.stream import Task
-from .base import Method
-from .objectives import cross_entropy
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Method, Settings
 
 
 class ReplaySettings(Settings):

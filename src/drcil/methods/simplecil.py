@@ -9,16 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..heads.base import Head
 from ..heads.cosine import CosineHead
-from .onepass import OnePassMethod, OnePassSettings
-from .parts import PARTS, class_sums
-from .spec import method
+from ..heads.head import Head
+from ..nets.parts import PARTS, Part
+from .catalog import method
+from .feature_statistics import OnePassMethod, OnePassSettings
+from .nearest_mean import class_sums
 
 COUNTS = "counts"
 
 
-class ClassCounts(nn.Module):
+@PARTS.register("class-counts")
+class ClassCounts(Part):
     """How many images each class was learnt from."""
 
     def __init__(self, classes: int = 0) -> None:
@@ -33,12 +35,7 @@ class ClassCounts(nn.Module):
         self.values = nn.Buffer(self.values[[label for label in range(len(self.values)) if label not in classes]])
 
     def describe(self) -> dict[str, Any]:
-        return {"part": "class-counts", "classes": len(self.values)}
-
-
-@PARTS.register("class-counts")
-def _class_counts(description: dict[str, Any]) -> ClassCounts:
-    return ClassCounts(description["classes"])
+        return {"classes": len(self.values)}
 
 
 @method(
@@ -48,7 +45,7 @@ def _class_counts(description: dict[str, Any]) -> ClassCounts:
     year=2024,
 )
 class SimpleCil(OnePassMethod):
-    """Class means of the features of a frozen backbone as a cosine classifier; no training, no memory."""
+    """Class means of features as a cosine classifier; a random backbone is trained on task 1 alone; no memory."""
 
     Settings = OnePassSettings
     head = "cosine"
@@ -57,23 +54,26 @@ class SimpleCil(OnePassMethod):
         return CosineHead(channels)
 
     @torch.no_grad()
-    def take_in(self, features: Tensor, labels: Tensor) -> None:
+    def add_features(self, features: Tensor, labels: Tensor) -> None:
         """w_c = mean of the features of class c: with n images before and m now, (n w_c + Σ f) / (n + m).
 
-        Rows of all other classes stay what they are.
+        Rows of all other classes do not change.
         """
-        head, counts = self.net.head, self.parts.setdefault(COUNTS, ClassCounts())
+        self.parts.setdefault(COUNTS, ClassCounts())
+        head, counts = self.net.head, self.part(COUNTS, ClassCounts)
         assert isinstance(head, CosineHead)
-        assert isinstance(counts, ClassCounts)
         old, classes = len(head.old_rows), head.classes
         counts.grow(classes - len(counts.values))
         before, now = counts.values, torch.bincount(labels, minlength=classes)
-        given = torch.nonzero(now).flatten()
-        if not before[given[given < old]].all():
+        present = torch.nonzero(now).flatten()
+        if not before[present[present < old]].all():
             raise UserError("the model does not know how many images its class means are of, so none can be added")
         sums = class_sums(features, labels, torch.zeros(classes, features.shape[1], dtype=torch.float64), Tensor.double)
-        known = before[:, None] * head.rows()[:, 0].cpu().double()
-        means = (known + sums) / (before + now).clamp(min=1)[:, None]
-        for rows, own, first in ((head.old_rows, given[given < old], 0), (head.new_rows, given[given >= old], old)):
-            rows[own.to(rows.device) - first, 0] = means[own].to(rows)
+        previous_sums = before[:, None] * head.rows()[:, 0].cpu().double()
+        means = (previous_sums + sums) / (before + now).clamp(min=1)[:, None]
+        for rows, numbers, first in (
+            (head.old_rows, present[present < old], 0),
+            (head.new_rows, present[present >= old], old),
+        ):
+            rows[numbers.to(rows.device) - first, 0] = means[numbers].to(rows)
         before.add_(now)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 from torch import nn
 
-from ..data.sources.imageset import ImageSet
+from ..data.image_set import ImageSet
 from ..heads import LinearHead
 from ..nets.net import Net
-from ..objectives import class_shares
-from ..schedules import Schedule
-from ..stages import Engine, Moment, Stage, StepHook
+from ..objectives import ce_and_distillation, class_shares, cross_entropy
+from ..stages import Engine, Schedule, Stage, Step, StepHook
 from ..streams.stream import Task
-from .base import Method
-from .objectives import cross_entropy, learning_and_keeping
-from .remedies import align_weights, classifier_of
-from .settings import Settings
-from .spec import method
+from .catalog import method
+from .method import Method, Settings
+from .rebalancing import align_weights, classifier_of
 
 
 class WaSettings(Settings):
@@ -42,7 +40,7 @@ class NonNegative(StepHook):
         # Kept out of the module tree: the layer is the net's.
         self._layers = (layer,)
 
-    def after_step(self, moment: Moment) -> None:
+    def after_step(self, moment: Step) -> None:
         self._layers[0].weight.clamp_(min=0)
 
 
@@ -54,20 +52,22 @@ class Wa(Method):
 
     Settings = WaSettings
     settings: WaSettings
-    copies = "2"
+
+    def idle_settings(self, large_base: bool) -> Mapping[str, str]:
+        return {} if self.settings.weighting == "sum" else {"distillation": "weighting=sum"}
 
     def learn(self, task: Task, engine: Engine) -> None:
-        own = self.settings
+        settings = self.settings
         if task.number == 1:
             net = self.begin(task, LinearHead)
-            engine.fit(Stage("first", net, task.new, cross_entropy, own.first, hooks=self._hooks()))
+            engine.fit(Stage("first", net, task.new, cross_entropy, settings.first, hooks=self._hooks()))
             return
         net, previous = self.net, copy.deepcopy(self.net)
         net.head.grow(len(task.classes))
-        weights = class_shares(task.old, task.total) if own.weighting == "lambda" else (1.0, own.distillation)
-        objective = learning_and_keeping(own.temperature, weights)
+        weights = class_shares(task.old, task.total) if settings.weighting == "lambda" else (1.0, settings.distillation)
+        objective = ce_and_distillation(settings.temperature, weights)
         data, teachers = task.new.join(task.memory), {"previous": previous}
-        engine.fit(Stage("later", net, data, objective, own.later, teachers=teachers, hooks=self._hooks()))
+        engine.fit(Stage("later", net, data, objective, settings.later, teachers=teachers, hooks=self._hooks()))
         align_weights(classifier_of(net), task.old)
 
     def refresh_stage(self, net: Net, exemplars: ImageSet) -> Stage:

@@ -1,101 +1,159 @@
-"""A model: a method, what it has learnt, and what its images are like."""
+"""A model in memory: create, learn a task, refresh, forget, rename."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
-from ..data.datasets.dataset import DataSpec
-from ..data.sources.imageset import ImageShape
-from ..errors import UserError
+import numpy as np
+
+from ..data.dataset import DataSpec
+from ..data.image_set import ArraySource, ImageSet, ImageShape, Int64, Source, empty_like
+from ..data.user_images import normalize_class_name, one_line
+from ..errors import UserError, check_text, unknown_name
+from ..errors import check_path as given_path
+from ..heads.head import remaining
+from ..inference import FeatureBank
 from ..methods import Architecture, Method
-from ..methods.resolve import resolve_settings
-from ..methods.spec import named_method
-from ..nets.features import preprocessing_of
-from ..nets.output import Readout
-from ..nets.weights import Weights
-from ..recipes import known_schedule
-from ..streams.budget import Budget
+from ..methods.catalog import changed_settings, named_method, resolve_settings
+from ..methods.recipe import known_schedule
+from ..nets.backbone import preprocessing_of
+from ..nets.net import Readout
+from ..nets.timm_backbones import named_weights
+from ..settings import MemoryBudget, ModelSettings, Weights, expand_user
+from ..stages import Engine
 from ..streams.memory import KeptImages, Memory
-from .usage import Calibration, Usage
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """What a model is made from, besides data. None: what the method's recipe or the kind of data says."""
-
-    method: str
-    """A name, or NAME:READOUT."""
-    backbone: str | None = None
-    memory: str | None = None
-    augment: str | None = None
-    seed: int = 0
-    epochs_scale: float = 1.0
-    schedule: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    weights: Weights | None = None
-    """What the backbone starts from; None: from random numbers."""
-    freeze: str | None = None
-    """The part of the backbone that is frozen, with all parts before it; ``"backbone"``: all of it."""
-
-    def __post_init__(self) -> None:
-        known_schedule(self.schedule)
-        demanded = named_method(self.method)[0].build.memory
-        if self.memory is not None and Budget.parse(self.memory) != Budget.parse(demanded or self.memory):
-            raise UserError(
-                f"'{self.method}' has a memory of '{Budget.parse(demanded or self.memory)}' by definition, so a memory "
-                f"of '{self.memory}' is not possible; omit it, or choose another method"
-            )
+from ..streams.stream import Task
+from .model_format import STATE, WEIGHTS, read_state
+from .store import model_at
+from .usage import Calibration, Change, ImageDigests, Usage
 
 
 @dataclass
 class Model:
-    """All that predicting and learning on take, but for an engine."""
+    """A method with everything it has learnt: classes, exemplars, held-out images."""
 
     name: str
-    """Of the method."""
+    """The name of the method."""
     method: Method
     data: DataSpec
     shape: ImageShape
     memory: Memory
     augment: str | None = None
-    """None: as the recipe or the data says."""
+    """The training augmentation; None: that of the recipe or the data."""
     seed: int = 0
     readout: str | None = None
-    """The readout that leads; None: the method's first."""
+    """The leading readout; None: the method's first."""
     sizes: tuple[int, ...] = ()
-    """Number of classes that each learnt task brought and that are still there."""
+    """For each learnt task, the number of its classes that are not forgotten."""
     classes: tuple[str, ...] = ()
-    """Names of the classes learnt, by label."""
+    """Class names by label."""
     held: KeptImages = field(default_factory=KeptImages)
-    """Images of the classes that were held out of training, to measure by."""
+    """Images that were held out of training, to measure accuracy and calibration."""
     usage: Usage | None = None
-    """What is known of a model that learnt a user's own images."""
+    """Record of a model that learnt a user's images; None for a model of a stream."""
+    digests: ImageDigests = field(default_factory=ImageDigests)
+    """Digests of the user's images, to recognise them."""
 
     @property
     def calibration(self) -> Calibration | None:
-        """How scores of the leading readout become probabilities, if that is known."""
-        known = self.usage.calibration if self.usage else None
-        return known if known is not None and known.readout == next(iter(self.readouts())) else None
+        """The calibration of the leading readout, if it is known."""
+        calibration = self.usage.calibration if self.usage else None
+        if calibration is None or calibration.readout != next(iter(self.readouts())):
+            return None
+        return calibration
 
     @property
     def temperature(self) -> float:
-        """What scores of the leading readout are divided by before they become probabilities; 1: not calibrated."""
-        return 1.0 if self.calibration is None else self.calibration.temperature
+        """The divisor of scores of the leading readout before softmax; 1 if it is not calibrated."""
+        calibration = self.calibration
+        return 1.0 if calibration is None else calibration.temperature
 
     @property
     def augmentation(self) -> str:
-        """The name of the training augmentation: as was asked for, else as the recipe or the data says."""
+        """The name of the training augmentation."""
         return self.augment or self.method.settings.augment or self.data.augment
 
     def readouts(self) -> Mapping[str, Readout]:
         """The ways to read class scores, the leading one first."""
-        known = self.method.readouts()
-        return known if self.readout is None else {self.readout: known[self.readout], **known}
+        readouts = self.method.readouts()
+        return readouts if self.readout is None else {self.readout: readouts[self.readout], **readouts}
+
+    def copy(self) -> Model:
+        """A model that can change without changing this one. Parts are copied, images are shared."""
+        method = copy.copy(self.method)
+        method.parts = copy.deepcopy(self.method.parts)
+        # Exemplars and held-out images that nobody has read yet are not read for the copy.
+        return replace(self, method=method, memory=copy.copy(self.memory), held=copy.copy(self.held))
+
+    def learn(self, task: Task, engine: Engine) -> None:
+        """Learn the classes of the next task."""
+        self.require_exemplars(task.total)
+        exemplars = empty_like(task.new) if self.memory.images is None else self.memory.images
+        self.method.learn(replace(task, memory=exemplars, budget=self.memory.budget), engine)
+        features = self._features(engine)
+        self.memory.update(task.new, task.total, features)
+        self._consolidate(task.new, features)
+        self.sizes, self.classes = task.sizes, (*self.classes, *task.classes)
+
+    def refresh(self, images: ImageSet, engine: Engine) -> None:
+        """Learn more images of known classes. The backbone does not change, so neither do the features."""
+        features = self._features(engine)
+        self.memory.refresh(images, len(self.classes), features)
+        self.method.refresh(images, self.memory.images or empty_like(images), engine)
+        self._consolidate(images, features)
+
+    def _features(self, engine: Engine) -> FeatureBank:
+        """The features by which exemplars are selected."""
+        net = self.method.herding_net()
+        return FeatureBank(lambda images: engine.features(net, images))
+
+    def _consolidate(self, learnt: ImageSet, features: FeatureBank) -> None:
+        exemplars = self.memory.images or empty_like(learnt)
+        self.method.consolidate(exemplars, features)
+        # Without a copy, a few exemplars would keep every image that was ever learnt in memory.
+        self.memory.images = exemplars.copied_to_memory(is_temporary)
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove classes by name. The labels of the others become 0, 1, … again, in the same order.
+
+        Layers that all classes share do not change.
+        """
+        for name in names:
+            if name not in self.classes:
+                raise unknown_name("class", name, self.classes)
+        labels = [label for label, name in enumerate(self.classes) if name not in names]
+        if not labels:
+            raise UserError("a model must keep at least one class; delete the model instead of forgetting all classes")
+        if len(labels) == len(self.classes):
+            raise UserError(f"no class to forget was named; the model knows {', '.join(self.classes)}")
+        new_labels = np.full(len(self.classes), -1, dtype=np.int64)
+        new_labels[labels] = np.arange(len(labels))
+        self.method.forget(set(np.flatnonzero(new_labels < 0).tolist()))
+        for images in (self.memory, self.held):
+            images.images = images.images and _relabel(images.images, new_labels)
+        self.sizes, self.classes = tuple(remaining(self.sizes, labels)), tuple(self.classes[label] for label in labels)
+        if self.usage is not None:
+            self.usage = self.usage.select(labels)
+        self.digests = self.digests.relabel(new_labels)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a class."""
+        old = old if old in self.classes else normalize_class_name(old)
+        if old not in self.classes:
+            raise unknown_name("class", old, self.classes)
+        new = one_line("the new name", check_text("the new name", new))
+        if new in self.classes:
+            raise UserError(f"there is a class '{new}' already; every class needs a name of its own")
+        self.classes = tuple(new if name == old else name for name in self.classes)
+        if self.usage is not None:
+            self.usage = self.usage.add_change(Change.now("rename", (old, new)))
 
     def require_exemplars(self, classes: int) -> None:
-        """Some methods need an exemplar of every class, however many there will be."""
+        """Check that a method that needs an exemplar of every class gets one, for this number of classes."""
         budget = self.memory.budget
         if self.method.needs_memory() and budget.quota(classes) == 0:
             raise UserError(
@@ -104,41 +162,92 @@ class Model:
             )
 
     def require_refreshable(self) -> None:
-        """More images of a known class need exemplars of all the others, or sums to which they are added."""
+        """Check that it can learn more of a known class: with exemplars of the others, or by sums over images."""
         budget = self.memory.budget
-        if not self.method.adds_up and budget.quota(len(self.classes)) == 0:
+        if not self.method.accumulates and budget.quota(len(self.classes)) == 0:
             raise UserError(
                 f"'{self.name}' with a memory of '{budget}' has no exemplars to balance its classes by, so it cannot "
                 "learn more of a class that it knows; begin a model with a memory, or with 'simplecil' or 'ranpac'"
             )
 
 
+def is_temporary(source: Source) -> bool:
+    """Whether images exist only in memory, together with others that the user passed."""
+    return isinstance(source, ArraySource) and source.is_embedded
+
+
+def _relabel(images: ImageSet, new_labels: Int64) -> ImageSet:
+    """The images with new labels, without those whose new label is -1."""
+    labels = new_labels[images.labels]
+    return images.relabel(labels).subset(labels >= 0).copied_to_memory(is_temporary)
+
+
+def check_model_settings(settings: ModelSettings) -> None:
+    """Refuse unknown names of methods and schedules, and a memory that the method does not allow."""
+    known_schedule(settings.schedule)
+    by_definition = named_method(settings.method)[0].build.memory
+    if by_definition is None or settings.memory is None:
+        return
+    required = MemoryBudget.parse(by_definition)
+    if MemoryBudget.parse(settings.memory) != required:
+        raise UserError(
+            f"'{settings.method}' has a memory of '{required}' by definition, so a memory of '{settings.memory}' is "
+            "not possible; omit it, or choose another method"
+        )
+
+
 def new_model(
-    options: ModelOptions, data: DataSpec, shape: ImageShape, budget: Budget, stream: str | None = None
+    settings: ModelSettings, data: DataSpec, shape: ImageShape, budget: MemoryBudget, stream: str | None = None
 ) -> Model:
     """A model that has learnt nothing yet, for images of this kind.
 
-    ``budget`` holds where no other is demanded; ``stream``: its name, for recipes that know it.
+    ``budget`` is the memory if neither the settings nor the method say one; ``stream``: its name, for recipes that
+    have a table for it.
     """
-    spec, readout = named_method(options.method)
-    backbone = spec.backbone(data, options.backbone)
-    if options.weights is not None:
-        data = _as_learnt_from(options.weights, data, backbone, shape)
-    settings = resolve_settings(
-        spec, data.kind, options.settings, options.epochs_scale, stream, backbone, options.schedule
+    check_model_settings(settings)
+    spec, readout = named_method(settings.method)
+    backbone, weights = spec.backbone(data, settings.backbone), settings.initial_weights
+    if weights is not None:
+        data = _as_learnt_from(weights, data, backbone, shape)
+    resolved = resolve_settings(
+        spec,
+        data.kind,
+        settings.settings,
+        settings.epochs_scale,
+        stream,
+        backbone,
+        settings.schedule,
+        settings.stage_options,
     )
-    architecture = Architecture(backbone, shape.channels, shape.size, options.weights, options.freeze)
-    given = spec.build.memory or options.memory
+    architecture = Architecture(backbone, shape.channels, shape.size, weights, settings.freeze)
+    memory = spec.build.memory or settings.memory
     return Model(
         name=spec.name,
-        method=spec.build(settings, architecture),
+        method=spec.build(resolved, architecture),
         data=data,
         shape=shape,
-        memory=Memory(Budget.parse(given) if given else budget),
-        augment=options.augment,
-        seed=options.seed,
+        memory=Memory(MemoryBudget.parse(memory) if memory else budget),
+        augment=settings.augment,
+        seed=settings.seed,
         readout=readout,
     )
+
+
+def idle_settings(settings: ModelSettings, model: Model, large_base: bool, stream: str | None = None) -> list[str]:
+    """A sentence for each setting that has no effect; settings equal to the recipe's are not reported.
+
+    ``model``: made from these settings.
+    """
+    spec, method = named_method(settings.method)[0], model.method
+    changed = changed_settings(
+        spec, model.data.kind, settings.settings, stream, method.architecture.backbone, settings.schedule
+    )
+    idle = method.idle_settings(large_base)
+    return [
+        f"setting '{key}' has no effect on this run of '{spec.name}': it needs {idle[stage]}"
+        for key, stage in ((key, key.partition(".")[0]) for key in changed)
+        if stage in idle
+    ]
 
 
 def _as_learnt_from(weights: Weights, data: DataSpec, backbone: str, shape: ImageShape) -> DataSpec:
@@ -148,6 +257,21 @@ def _as_learnt_from(weights: Weights, data: DataSpec, backbone: str, shape: Imag
     """
     if weights.mean is not None and weights.std is not None and len(weights.mean) == shape.channels:
         return replace(data, mean=weights.mean, std=weights.std)
-    wanted = preprocessing_of(backbone)
-    normalisation = wanted.normalisation(shape.channels) if wanted else None
+    preprocessing = preprocessing_of(backbone)
+    normalisation = preprocessing.normalisation(shape.channels) if preprocessing else None
     return data if normalisation is None else replace(data, mean=normalisation[0], std=normalisation[1])
+
+
+def find_initial_weights(settings: ModelSettings) -> Weights | None:
+    """The weights that the settings ask for; weights of a model come with its normalisation."""
+    if isinstance(settings.weights, Weights):
+        return settings.weights
+    file: Path | None = None
+    if settings.weights is not None:
+        path = expand_user(given_path("the path of weights", settings.weights))
+        file = model_at(path) if os.path.isdir(path) else path
+    weights = named_weights(file, settings.pretrained, settings.backbone)
+    if weights is None or Path(weights.file).name != WEIGHTS or not os.path.isfile(Path(weights.file).with_name(STATE)):
+        return weights
+    data = read_state(Path(weights.file).parent).data
+    return replace(weights, mean=data.mean, std=data.std)

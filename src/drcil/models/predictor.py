@@ -13,22 +13,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..arguments import instance, text, whole
-from ..data.labelled import named_images
-from ..data.own import images_from
-from ..data.pictures import Unreadable, decoded
-from ..data.sources.files import FileSource
-from ..data.sources.imageset import ArraySource, ImageSet, ImageShape, Int64, Source
-from ..errors import UserError, unknown
-from ..inference.device import find_device
-from ..inference.frozen import frozen_readouts
-from ..inference.inference import Inference
-from ..inference.ranking import Ranking
-from ..limits import BATCH, TOP, Precision
-from ..nets.output import Output, Readout
-from ..streams.next_task import known_images
-from .directory import read_model
+from ..data.class_folders import load_labelled
+from ..data.file_source import FileSource
+from ..data.image_set import ArraySource, ImageSet, ImageShape, Source
+from ..data.user_images import Unreadable, decoded, load_images
+from ..errors import UserError, check_int, check_text, check_type, unknown_name
+from ..inference import Inference, Ranking, find_device
+from ..nets.net import Output, Readout, frozen_readouts
+from ..settings import BATCH, TOP, Precision
+from ..streams.stream import known_images
 from .model import Model
+from .model_directory import read_model
 from .usage import Calibration
 
 
@@ -39,7 +34,7 @@ class Prediction:
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
     file: str | None = field(default=None, compare=False)
-    """Where the image is, if it is a file."""
+    """The path of the image, if it is a file."""
 
     @property
     def label(self) -> str:
@@ -48,7 +43,7 @@ class Prediction:
 
     @property
     def probability(self) -> float:
-        """That of the label."""
+        """The probability of the label."""
         return self.probabilities[0]
 
 
@@ -70,11 +65,11 @@ class Predictor:
         """``readouts``: the leading one first; copies of them are kept. ``temperature``: what scores of that one are
         divided by before they become probabilities. ``calibration``: what is known of these.
         """
-        instance("readouts", readouts, Mapping)
-        if not instance("classes", classes, Sequence):
+        check_type("readouts", readouts, Mapping)
+        if not check_type("classes", classes, Sequence):
             raise UserError("there is nothing to predict yet: no task has been learnt")
-        self.classes, self.shape = tuple(classes), instance("shape", shape, ImageShape)
-        self._inference, self.temperature = instance("inference", inference, Inference), temperature
+        self.classes, self.shape = tuple(classes), check_type("shape", shape, ImageShape)
+        self._inference, self.temperature = check_type("inference", inference, Inference), temperature
         self.calibration, self._readouts = calibration, frozen_readouts(readouts)
         for readout in self._readouts.values():
             for part in (readout.net, readout.scores):
@@ -90,8 +85,8 @@ class Predictor:
         )
 
     @classmethod
-    def of(cls, model: Model, inference: Inference) -> Predictor:
-        """What a model can tell of images, as it is now."""
+    def from_model(cls, model: Model, inference: Inference) -> Predictor:
+        """The predictor of a model in its current state."""
         return cls(model.readouts(), model.classes, model.shape, inference, model.temperature, model.calibration)
 
     @property
@@ -105,50 +100,51 @@ class Predictor:
         Images: a path of a file or of a directory, a picture, an array, a tensor, or a list of such.
         """
         source = self._source(images)
-        found = self._predicted(_unlabelled(source), whole("top", top, TOP), readout)
+        predictions = self._predicted(ImageSet.unlabelled(source), check_int("top", top, TOP), readout)
         if not isinstance(source, FileSource):
-            return found
-        return [replace(one, file=source.name(row)) for row, one in enumerate(found)]
+            return predictions
+        return [replace(prediction, file=source.name(row)) for row, prediction in enumerate(predictions)]
 
     def predict_files(
         self, paths: Iterable[str | os.PathLike[str]], top: int = 1, readout: str | None = None, batch: int = 64
     ) -> Iterator[Prediction | Unreadable]:
-        """The same for any number of files, one after the other, in memory that does not grow with their number.
+        """The same for any number of files, in constant memory.
 
         A file that cannot be read as an image is answered with the reason, and the others go on.
         """
         self._named(readout)
-        top = whole("top", top, TOP)
-        for names, views in decoded(paths, self.shape, self._inference.workers, whole("batch", batch, BATCH)):
+        top = check_int("top", top, TOP)
+        for names, views in decoded(paths, self.shape, self._inference.workers, check_int("batch", batch, BATCH)):
             images = [view for view in views if not isinstance(view, str)]
-            found: Iterator[Prediction] = iter(())
+            predictions: Iterator[Prediction] = iter(())
             if images:
                 pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
-                found = iter(self._predicted(_unlabelled(ArraySource(pixels)), top, readout))
+                predictions = iter(self._predicted(ImageSet.unlabelled(ArraySource(pixels)), top, readout))
             for name, view in zip(names, views, strict=True):
-                yield Unreadable(name, view) if isinstance(view, str) else replace(next(found), file=name)
+                yield Unreadable(name, view) if isinstance(view, str) else replace(next(predictions), file=name)
 
     def probabilities(self, images: Any, readout: str | None = None) -> npt.NDArray[np.float32]:
         """The probability of every class for each image, (N, classes), in the order of ``classes``."""
-        likely, seen = self._likelihoods(self._named(readout)), _unlabelled(self._source(images))
-        (found,) = self._inference.outputs(likely.net, seen, lambda output: (likely.scores(output),))
-        array: npt.NDArray[np.float32] = found.numpy()
+        likelihoods, image_set = self._likelihoods(self._named(readout)), ImageSet.unlabelled(self._source(images))
+        (scores,) = self._inference.outputs(likelihoods.net, image_set, lambda output: (likelihoods.scores(output),))
+        array: npt.NDArray[np.float32] = scores.numpy()
         return array
 
-    def look(self, source: Source, rows: Int64 | None = None) -> tuple[Tensor, Tensor]:
+    def probabilities_and_features(self, images: ImageSet) -> tuple[Tensor, Tensor]:
         """The probability of every class (N, classes), and the pooled features (N, channels), in one pass.
 
-        By the leading readout, of all images of a source or of these rows.
+        By the leading readout.
         """
-        self._require_shape(source)
-        likely, images = self._likelihoods(self.readouts[0]), _unlabelled(source)
-        chosen = images if rows is None else images.subset(rows)
-        found = self._inference.outputs(likely.net, chosen, lambda out: (likely.scores(out), out.features.pooled))
-        return found[0], found[1]
+        self._require_shape(images.shape)
+        likelihoods = self._likelihoods(self.readouts[0])
+        outputs = self._inference.outputs(
+            likelihoods.net, images, lambda out: (likelihoods.scores(out), out.features.pooled)
+        )
+        return outputs[0], outputs[1]
 
     def scores(self, images: ImageSet, readout: str | None = None) -> Tensor:
-        """What a readout, the leading one or another, gives each class for each image, (N, classes); no softmax yet."""
-        self._require_shape(instance("images", images, ImageSet).source)
+        """The scores of a readout before softmax, (N, classes)."""
+        self._require_shape(check_type("images", images, ImageSet).shape)
         lead = self._readouts[self._named(readout)]
         return self._inference.outputs(lead.net, images, lambda output: (lead.scores(output),))[0]
 
@@ -156,8 +152,8 @@ class Predictor:
         name = self._named(readout)
         classes, values = self._inference.rank({name: self._likelihoods(name)}, images, top)[name]
         return [
-            Prediction(tuple(self.classes[label] for label in labels), tuple(likely))
-            for labels, likely in zip(classes.tolist(), values.tolist(), strict=True)
+            Prediction(tuple(self.classes[label] for label in labels), tuple(probabilities))
+            for labels, probabilities in zip(classes.tolist(), values.tolist(), strict=True)
         ]
 
     def _likelihoods(self, name: str) -> Readout:
@@ -170,13 +166,13 @@ class Predictor:
         return Readout(readout.net, softmax)
 
     def evaluate(self, images: Any, labels: Any = None, readout: str | None = None) -> float:
-        """Percent of images classified right: of an image set (a task's ``test``), or of images with class names.
+        """Accuracy in percent: of an image set (a task's ``test``), or of images with class names.
 
         A folder with a directory per class, and a CSV, have class names of their own.
         """
         if not isinstance(images, ImageSet):
-            found = named_images(images, labels, self.shape.size, self.shape.channels)
-            images = known_images(found.images, found.classes, self.classes)
+            labelled = load_labelled(images, labels, self.shape.size, self.shape.channels)
+            images = known_images(labelled.images, labelled.classes, self.classes)
         elif labels is not None:
             raise UserError("an image set has labels of its own; evaluate takes it without class names")
         if not len(images):
@@ -187,35 +183,28 @@ class Predictor:
 
     def rank(self, images: ImageSet, best: int = 10, readouts: Sequence[str] | None = None) -> dict[str, Ranking]:
         """The best classes of each image, as labels, by these readouts or all; each net sees the images once."""
-        self._require_shape(instance("images", images, ImageSet).source)
-        best = whole("best", best, TOP)
-        chosen = {self._named(name): self._readouts[self._named(name)] for name in readouts or self._readouts}
-        return self._inference.rank(chosen, images, best)
+        self._require_shape(check_type("images", images, ImageSet).shape)
+        best = check_int("best", best, TOP)
+        selected = {self._named(name): self._readouts[self._named(name)] for name in readouts or self._readouts}
+        return self._inference.rank(selected, images, best)
 
     def _named(self, readout: str | None) -> str:
         """The readout of this name; None: the leading one."""
-        name = self.readouts[0] if readout is None else text("readout", readout)
+        name = self.readouts[0] if readout is None else check_text("readout", readout)
         if name not in self._readouts:
-            raise unknown("readout", name, self._readouts)
+            raise unknown_name("readout", name, self._readouts)
         return name
 
     def _source(self, images: Any) -> Source:
-        source = images_from(images, self.shape.size, self.shape.channels)
-        self._require_shape(source)
+        source = load_images(images, self.shape.size, self.shape.channels)
+        self._require_shape(source.shape)
         if isinstance(source, FileSource) and source is not images:
-            source.advice = "predict_files takes paths of files, names such ones and answers the others"
+            source.hint = "predict_files takes paths of files, names such ones and answers the others"
         return source
 
-    def _require_shape(self, source: Source) -> None:
-        given = ImageShape.of(source)
-        if str(given) != str(self.shape):
-            raise UserError(f"the images are of {given} (channels, height, width), but the model takes {self.shape}")
-
-
-def _unlabelled(source: Source) -> ImageSet:
-    """All images of a source; nobody asks for their labels."""
-    rows = np.arange(len(source), dtype=np.int64)
-    return ImageSet(source, rows, np.zeros_like(rows))
+    def _require_shape(self, shape: ImageShape) -> None:
+        if shape != self.shape:
+            raise UserError(f"the images are of {shape} (channels, height, width), but the model takes {self.shape}")
 
 
 def load_predictor(
@@ -231,4 +220,4 @@ def load_predictor(
     inference = Inference(
         find_device(device), model.data.mean, model.data.std, precision=precision, workers=workers, batch=batch
     )
-    return Predictor.of(model, inference)
+    return Predictor.from_model(model, inference)

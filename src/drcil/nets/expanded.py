@@ -1,4 +1,4 @@
-"""Nets that grow by whole backbones: earlier ones stay as they were, a new one learns beside them."""
+"""Nets with several backbones: earlier ones are frozen, the newest is trained."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import UserError
-from ..heads.base import Head, new_linear
-from .build import build_backbone, build_described_head, require_width
-from .features import Backbone, Features
-from .net import Net
-from .output import Output
+from ..heads.head import Head, new_linear
+from .backbone import Backbone, Features, build_backbone, build_described_head, require_width
+from .net import Net, Output
+from .parts import PARTS
 
 
 class SideBySide(Backbone):
@@ -27,13 +26,14 @@ class SideBySide(Backbone):
         self.stage_maps = members[-1].stage_maps
 
     def forward(self, images: Tensor) -> Features:
-        # A frozen member has no parameter that takes a gradient, so that no graph is kept of what it computes.
-        seen: list[Features] = [member(images) for member in self.members]
-        dimensions = {one.last.ndim for one in seen}
+        # A frozen member has no parameter that requires a gradient, so no graph is stored.
+        features: list[Features] = [member(images) for member in self.members]
+        dimensions = {member.last.ndim for member in features}
         if len(dimensions) > 1:
             raise UserError("backbones side by side must all give maps or all give tokens, but these give both")
-        last = torch.cat([one.last for one in seen], dim=1 if dimensions == {4} else 2)
-        return Features(seen[-1].stages, last, torch.cat([one.pooled for one in seen], dim=1))
+        last = torch.cat([member.last for member in features], dim=1 if dimensions == {4} else 2)
+        pooled = torch.cat([member.pooled for member in features], dim=1)
+        return Features(features[-1].stages, last, pooled)
 
     def describe(self) -> dict[str, Any]:
         return {"members": [member.describe() for member in self.backbones()]}
@@ -50,10 +50,11 @@ class SideBySide(Backbone):
         return [member for member in self.members if isinstance(member, Backbone)]
 
 
+@PARTS.register("expanded")
 class ExpandedNet(Net):
     """Backbones side by side under one head, and an auxiliary classifier that sees only the newest backbone.
 
-    The auxiliary logits (``extras["auxiliary"]``) make the new backbone learn something of its own. With ``previous``,
+    The auxiliary logits (``extras["auxiliary"]``) make the new backbone learn new features. With ``previous``,
     the classifier of a net that had all members but the newest, that net's logits are given too
     (``extras["previous"]``), for its features are at hand. Both are for training: folding drops them, and the previous
     classifier is not saved.
@@ -68,16 +69,16 @@ class ExpandedNet(Net):
         super().__init__(SideBySide(members), head)
         self.newest_channels = members[-1].channels
         self.auxiliary = new_linear(self.newest_channels, auxiliary_classes)
-        known = (None, None) if previous is None else (previous.weight.detach().clone(), previous.bias.detach().clone())
-        self.register_buffer("previous_weight", known[0], persistent=False)
-        self.register_buffer("previous_bias", known[1], persistent=False)
+        rows = (None, None) if previous is None else (previous.weight.detach().clone(), previous.bias.detach().clone())
+        self.register_buffer("previous_weight", rows[0], persistent=False)
+        self.register_buffer("previous_bias", rows[1], persistent=False)
 
     def read(self, features: Features) -> Output:
-        output, seen = super().read(features), features.pooled
-        extras = {"auxiliary": self.auxiliary(seen[:, -self.newest_channels :])}
+        output, pooled = super().read(features), features.pooled
+        extras = {"auxiliary": self.auxiliary(pooled[:, -self.newest_channels :])}
         if self.previous_weight is not None:
             extras["previous"] = functional.linear(
-                seen[:, : -self.newest_channels], self.previous_weight, self.previous_bias
+                pooled[:, : -self.newest_channels], self.previous_weight, self.previous_bias
             )
         return Output(output.logits._replace(extras=extras), output.features)
 
@@ -90,7 +91,13 @@ class ExpandedNet(Net):
         self.previous_weight = self.previous_bias = None
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "part": "expanded", "auxiliary": self.auxiliary.out_features}
+        return {**super().describe(), "auxiliary": self.auxiliary.out_features}
+
+    @classmethod
+    def build(cls, backbone: Mapping[str, Any], head: Mapping[str, Any], auxiliary: int = 0) -> ExpandedNet:
+        members = [build_backbone(**member) for member in backbone["members"]]
+        require_width(SideBySide(members), head)
+        return ExpandedNet(members, build_described_head(head), auxiliary)
 
     def size(self) -> int:
         return super().size() - sum(parameter.numel() for parameter in self.auxiliary.parameters())
@@ -99,10 +106,3 @@ class ExpandedNet(Net):
 def members_of(net: Net) -> list[Backbone]:
     """The backbones of a net, oldest first: several if it has grown, else its only one."""
     return net.backbone.backbones() if isinstance(net.backbone, SideBySide) else [net.backbone]
-
-
-def build_expanded(description: Mapping[str, Any]) -> ExpandedNet:
-    """A net of the shape that ``ExpandedNet.describe`` told."""
-    members = [build_backbone(**member) for member in description["backbone"]["members"]]
-    require_width(SideBySide(members), description["head"])
-    return ExpandedNet(members, build_described_head(description["head"]), description["auxiliary"])

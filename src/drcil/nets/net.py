@@ -1,19 +1,42 @@
-"""The net: a backbone and a head, and its folded form for looking without learning."""
+"""Net: a backbone and a head; outputs, readouts, frozen copies."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from ..heads.base import Head, Logits
-from .features import Backbone, Features
-from .folding import fold_convolutions
-from .output import Output
+from ..heads.head import Head, Logits
+from .backbone import Backbone, Features, build_backbone, build_described_head, fold_convolutions, require_width
+from .parts import PARTS, Part
 
 
-class Net(nn.Module):
+class Output(NamedTuple):
+    """What a net makes of a batch."""
+
+    logits: Logits
+    features: Features
+
+
+def fused_logits(output: Output) -> Tensor:
+    """What the head answers: the usual scores."""
+    return output.logits.fused
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A named way to turn a trained method into class scores: whose output is read, and how."""
+
+    net: nn.Module
+    scores: Callable[[Output], Tensor] = fused_logits
+    """A function, or a part of the method where reading needs something learnt."""
+
+
+@PARTS.register("net")
+class Net(Part):
     """Images to features to logits."""
 
     def __init__(self, backbone: Backbone, head: Head) -> None:
@@ -29,11 +52,11 @@ class Net(nn.Module):
         return Output(self.head(features.last if self.head.reads == "last" else features.pooled), features)
 
     def grow(self, new_classes: int) -> None:
-        """Open a task of so many classes."""
+        """Add a task with this number of classes."""
         self.head.grow(new_classes)
 
     def forget(self, classes: Collection[int]) -> None:
-        """Let go of classes, by label; the logits of all others stay what they are."""
+        """Remove classes, by label; the logits of all others stay the same."""
         self.head.forget(classes)
 
     def under(self, head: Head) -> Net:
@@ -45,8 +68,13 @@ class Net(nn.Module):
         return FoldedNet(fold_convolutions(self.backbone), self.head.fold()).eval()
 
     def describe(self) -> dict[str, Any]:
-        """What ``nets.build.build_net`` needs to make a net of the same shape, as JSON."""
-        return {"part": "net", "backbone": self.backbone.describe(), "head": self.head.describe()}
+        return {"backbone": self.backbone.describe(), "head": self.head.describe()}
+
+    @classmethod
+    def build(cls, backbone: Mapping[str, Any], head: Mapping[str, Any]) -> Net:
+        features = build_backbone(**backbone)
+        require_width(features, head)
+        return Net(features, build_described_head(head))
 
     def size(self) -> int:
         """How many learnt numbers it answers with: parameters and frozen branches, batch statistics not."""
@@ -70,3 +98,22 @@ class FoldedNet(nn.Module):
         """What the net makes of the features of images: of these it reads the vector."""
         answer = self.classifier(features.pooled)
         return Output(answer if isinstance(answer, Logits) else Logits(fused=answer), features)
+
+
+@runtime_checkable
+class _Foldable(Protocol):
+    def fold(self) -> nn.Module: ...
+
+
+def frozen_copy(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode without gradients, folded where the net can be folded."""
+    frozen = net.fold() if isinstance(net, _Foldable) else copy.deepcopy(net)
+    return frozen.eval().requires_grad_(False)
+
+
+def frozen_readouts(readouts: Mapping[str, Readout]) -> dict[str, Readout]:
+    """Readouts of frozen copies; those that share a net go on to share its copy."""
+    copies = {id(readout.net): frozen_copy(readout.net) for readout in readouts.values()}
+    return {
+        name: Readout(copies[id(original.net)], copy.deepcopy(original.scores)) for name, original in readouts.items()
+    }

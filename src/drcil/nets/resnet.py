@@ -1,4 +1,4 @@
-"""Residual networks: the architecture that all ResNets here share, and the ImageNet one."""
+"""ResNets for ImageNet, CIFAR and digits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..errors import UserError, unknown
-from .features import BACKBONES, Backbone, Features
+from ..errors import UserError, unknown_name
+from .backbone import BACKBONES, Backbone, Features
 
 Shortcut = Literal["padded", "projected"]
 
@@ -89,7 +89,7 @@ class ResNet(Backbone):
     ) -> None:
         super().__init__()
         if shortcut not in get_args(Shortcut):
-            raise unknown("shortcut", str(shortcut), get_args(Shortcut))
+            raise unknown_name("shortcut", str(shortcut), get_args(Shortcut))
         if not isinstance(last_relu, bool):
             raise UserError(f"last_relu must be true or false, not {last_relu!r:.40}")
         self.name, self.channels_in, self.channels = name, channels_in, widths[-1]
@@ -140,3 +140,46 @@ def resnet18(channels_in: int, *, shortcut: Shortcut = "projected", last_relu: b
         last_relu=last_relu,
         stem="large",
     )
+
+
+def _small(name: str, channels_in: int, blocks: int, shortcut: Shortcut, last_relu: bool) -> ResNet:
+    """Three stages of 16, 32 and 64 channels behind a 3×3 stem; by default shortcuts without parameters."""
+    return ResNet(
+        name,
+        channels_in,
+        widths=(16, 32, 64),
+        blocks=(blocks, blocks, blocks),
+        shortcut=shortcut,
+        last_relu=last_relu,
+        stem="small",
+    )
+
+
+@BACKBONES.register("resnet20")
+def resnet20(channels_in: int, *, shortcut: Shortcut = "padded", last_relu: bool = True) -> ResNet:
+    """ResNet-20 for CIFAR-sized images: 64 channels, 0.27 M parameters."""
+    return _small("resnet20", channels_in, 3, shortcut, last_relu)
+
+
+@BACKBONES.register("resnet32")
+def resnet32(channels_in: int, *, shortcut: Shortcut = "padded", last_relu: bool = True) -> ResNet:
+    """ResNet-32 for CIFAR-sized images: 64 channels, 0.46 M parameters."""
+    return _small("resnet32", channels_in, 5, shortcut, last_relu)
+
+
+@BACKBONES.register("resnet44")
+def resnet44(channels_in: int, *, shortcut: Shortcut = "padded", last_relu: bool = True) -> ResNet:
+    """ResNet-44 for CIFAR-sized images: 64 channels, 0.66 M parameters."""
+    return _small("resnet44", channels_in, 7, shortcut, last_relu)
+
+
+@BACKBONES.register("resnet56")
+def resnet56(channels_in: int, *, shortcut: Shortcut = "padded", last_relu: bool = True) -> ResNet:
+    """ResNet-56 for CIFAR-sized images: 64 channels, 0.85 M parameters."""
+    return _small("resnet56", channels_in, 9, shortcut, last_relu)
+
+
+@BACKBONES.register("resnet-digits")
+def resnet_digits(channels_in: int, *, shortcut: Shortcut = "padded", last_relu: bool = True) -> ResNet:
+    """ResNet-8 for 8×8 digits: 64 channels, 0.07 M parameters, milliseconds per step on a CPU."""
+    return _small("resnet-digits", channels_in, 1, shortcut, last_relu)

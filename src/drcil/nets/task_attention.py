@@ -1,6 +1,6 @@
-"""Task attention (Douillard et al. 2022): a learnt token for every task looks at the patches of an image.
+"""Task attention (Douillard et al. 2022): a learnt token for every task attends to the patches of an image.
 
-What a token finds is the task's embedding of the image; a classifier of the task's own reads it. Tokens are few and
+The output of a token is the task's embedding of the image, which the task's classifier reads. Tokens are few and
 patches many, so the keys and values of patches are computed once and serve all tasks.
 """
 
@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..heads.base import Head, grow_all
+from ..heads.head import Head, grow_all
 from ..heads.per_task import PerTaskHead, new_classifier
-from .build import build_backbone, require_width
-from .features import Backbone, Features
-from .folding import fold_convolutions
-from .net import FoldedNet, Net
-from .output import Output
-from .transformer import DROP_PATH, DropPath, Perceptron, drawn_linear, drawn_tokens
+from .backbone import Backbone, Features, build_backbone, fold_convolutions, require_width
+from .convit import DROP_PATH, DropPath, Perceptron, truncated_normal_linear, truncated_normal_tokens
+from .net import FoldedNet, Net, Output
+from .parts import PARTS
 
 HEADS = 12
 
@@ -39,8 +37,8 @@ class TaskAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.before_attention = nn.LayerNorm(channels)
-        self.query, self.key, self.value = (drawn_linear(channels, channels, bias=False) for _ in range(3))
-        self.out = drawn_linear(channels, channels)
+        self.query, self.key, self.value = (truncated_normal_linear(channels, channels, bias=False) for _ in range(3))
+        self.out = truncated_normal_linear(channels, channels)
         self.before_perceptron = nn.LayerNorm(channels)
         self.perceptron = Perceptron(channels)
         self.drop_path = DropPath(DROP_PATH)
@@ -48,16 +46,22 @@ class TaskAttention(nn.Module):
     def forward(self, tokens: Tensor, patches: Tensor) -> Tensor:
         """Embeddings (N, tasks, C) of tokens (tasks, C) that look at patches (N, T, C)."""
         images, tasks = patches.shape[0], len(tokens)
-        own, seen = self.before_attention(tokens)[None], self.before_attention(patches)
-        query = self._by_head(self.query(own)).expand(images, -1, -1, -1)
+        normed_tokens, normed_patches = self.before_attention(tokens)[None], self.before_attention(patches)
+        query = self._by_head(self.query(normed_tokens)).expand(images, -1, -1, -1)
         key, value = (
-            torch.cat([self._by_head(layer(own)).expand(images, -1, -1, -1), self._by_head(layer(seen))], dim=2)
+            torch.cat(
+                [
+                    self._by_head(layer(normed_tokens)).expand(images, -1, -1, -1),
+                    self._by_head(layer(normed_patches)),
+                ],
+                dim=2,
+            )
             for layer in (self.key, self.value)
         )
         patches_for_all = torch.ones(tasks, patches.shape[1], dtype=torch.bool, device=patches.device)
         visible = torch.cat([torch.eye(tasks, dtype=torch.bool, device=patches.device), patches_for_all], dim=1)
-        found = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
-        embeddings = tokens + self._dropped(self.out(found.transpose(1, 2).flatten(2)))
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        embeddings = tokens + self._dropped(self.out(attended.transpose(1, 2).flatten(2)))
         embeddings = embeddings + self._dropped(self.perceptron(self.before_perceptron(embeddings)))
         return embeddings
 
@@ -79,18 +83,23 @@ class TaskDecoder(nn.Module):
         self.block = TaskAttention(channels, heads)
         self.tokens = nn.ParameterList()
 
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that the decay of weights leaves out."""
+        return {f"tokens.{number}" for number in range(len(self.tokens))}
+
     def grow(self) -> None:
         """A token for a new task."""
         like = self.block.out.weight
-        self.tokens.append(nn.Parameter(drawn_tokens(1, self.channels).detach().to(like.device, like.dtype)))
+        self.tokens.append(nn.Parameter(truncated_normal_tokens(1, self.channels).detach().to(like.device, like.dtype)))
 
     def forward(self, patches: Tensor) -> Features:
         """The patches (N, T, C), and as vector the embeddings of all tasks side by side, (N, tasks x C)."""
         return Features((), patches, self.block(torch.cat(list(self.tokens)), patches).flatten(1))
 
 
+@PARTS.register("task-attention")
 class TaskNet(Net):
-    """An encoder, the decoder that asks it for every task, and a classifier per task.
+    """An encoder, a decoder with a token per task, and a classifier per task.
 
     ``divergence``, there while a task is learnt, tells its classes from each other and from all old ones by the newest
     embedding alone (``extras["divergence"]``). It is neither folded nor kept.
@@ -119,13 +128,13 @@ class TaskNet(Net):
     @torch.no_grad()
     def forget(self, classes: Collection[int]) -> None:
         super().forget(classes)
-        # A task keeps its place, so that all others keep theirs, but nothing that it learnt.
+        # A task keeps its index, so that the others keep theirs, but loses what it learnt.
         for token, size in zip(self.decoder.tokens, self.head.tasks, strict=True):
             if size == 0:
                 token.zero_()
 
     def diverge(self, classes: int) -> None:
-        """Begin to tell so many classes apart by the newest embedding."""
+        """Add a classifier for this number of classes on the newest embedding."""
         like = self.decoder.block.out.weight
         self.divergence = new_classifier(self.decoder.channels, classes).to(like.device, like.dtype)
 
@@ -138,7 +147,15 @@ class TaskNet(Net):
 
     def describe(self) -> dict[str, Any]:
         head = {"channels": self.head.channels, "tasks": list(self.head.tasks)}
-        return {"part": "task-attention", "backbone": self.backbone.describe(), "head": head}
+        return {"backbone": self.backbone.describe(), "head": head}
+
+    @classmethod
+    def build(cls, backbone: Mapping[str, Any], head: Mapping[str, Any]) -> TaskNet:
+        encoder = build_backbone(**backbone)
+        require_width(encoder, head)
+        net = TaskNet(encoder, PerTaskHead(encoder.channels))
+        grow_all(net, head["tasks"])
+        return net
 
     def size(self) -> int:
         training = () if self.divergence is None else self.divergence.parameters()
@@ -146,7 +163,7 @@ class TaskNet(Net):
 
 
 def heads_beside(backbone: Backbone) -> int:
-    """As many heads as those of the encoder, where it says so; else twelve, or what divides the width."""
+    """The encoder's number of heads, if it has one; else twelve, or a divisor of the width."""
     most = int(getattr(backbone, "heads", HEADS))
     return max(heads for heads in range(1, most + 1) if backbone.channels % heads == 0)
 
@@ -165,12 +182,3 @@ class Decoded(Backbone):
 
     def describe(self) -> dict[str, Any]:
         return self.encoder.describe()
-
-
-def build_task_net(description: Mapping[str, Any]) -> TaskNet:
-    """A net of the shape that ``TaskNet.describe`` told."""
-    backbone = build_backbone(**description["backbone"])
-    require_width(backbone, description["head"])
-    net = TaskNet(backbone, PerTaskHead(backbone.channels))
-    grow_all(net, description["head"]["tasks"])
-    return net

@@ -1,1 +1,1 @@
-"""A model over HTTP: a page for people, endpoints for programs, and guards against both."""
+"""HTTP server for one model: web page, API, access control."""

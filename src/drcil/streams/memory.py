@@ -1,4 +1,4 @@
-"""The rehearsal memory: how many images of old classes may be kept, and which ones are."""
+"""Rehearsal memory: exemplars of old classes, selected by herding."""
 
 from __future__ import annotations
 
@@ -8,17 +8,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.sources.imageset import ImageSet, Int64, Source, empty_like
+from ..data.image_set import ImageSet, Int64, empty_like
 from ..errors import UserError
-from .budget import Budget
-from .herding import herd
+from ..settings import MemoryBudget
+
+_TIE = 1e-12
+"""Herding scores closer than this are equal: above the rounding of float64, far below that of float32 features."""
+
+
+def herding_order(features: Tensor, m: int) -> Tensor:
+    """Positions of the m images (all, if there are fewer) whose running mean follows the class mean best.
+
+    With x the features divided by their norm + 1e-8 and μ their mean, the k-th choice is the x not yet chosen that
+    minimises ‖μ − (x + Σ chosen) / k‖; ties go to the lowest position. The result is in order of choice, so that
+    every prefix of it is what a smaller m would have given.
+
+    Multiplied by k and squared, the criterion is ‖x‖² − 2 x·(kμ − Σ chosen) plus what all x share: one
+    matrix-vector product per choice. It is computed in float64 on the CPU, where rounding is far below ``_TIE``:
+    equal images then tie whatever the device, the linear algebra library or the number of threads.
+    """
+    choices = np.empty(min(m, len(features)), dtype=np.int64)
+    if not len(choices):
+        return torch.from_numpy(choices)
+    if torch.equal(features, features[:1].expand_as(features)) and torch.isfinite(features[0]).all():
+        # All images tie at every step: the loop below would give the same result, slowly.
+        return torch.arange(len(choices))
+    vectors = features.detach().to("cpu", torch.float64).numpy()
+    if not np.isfinite(vectors).all():
+        raise UserError("exemplars cannot be chosen because some features are not finite numbers: training diverged")
+    vectors = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-8)
+    mean = vectors.mean(axis=0)
+    squares = np.square(vectors).sum(axis=1)
+    missing = np.zeros_like(mean)
+    for k in range(len(choices)):
+        missing += mean
+        scores = squares - 2 * (vectors @ missing)
+        choice = np.argmax(scores <= scores.min() + _TIE)
+        choices[k] = choice
+        missing -= vectors[choice]
+        squares[choice] = np.inf
+    return torch.from_numpy(choices)
 
 
 class KeptImages:
-    """Images that outlive their task."""
+    """Images stored beyond their task."""
 
     def __init__(self, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
-        """``recall`` finds images that were kept before; it is called when they are first asked for."""
+        """``recall`` loads stored images; it is called on first access."""
         self._recall: Callable[[], ImageSet | None] | None = recall
         self._images: ImageSet | None = None
 
@@ -38,7 +74,7 @@ class KeptImages:
 class Memory(KeptImages):
     """The exemplars kept so far, by class and within a class in order of choice."""
 
-    def __init__(self, budget: Budget, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
+    def __init__(self, budget: MemoryBudget, recall: Callable[[], ImageSet | None] = lambda: None) -> None:
         super().__init__(recall)
         self.budget = budget
 
@@ -46,17 +82,17 @@ class Memory(KeptImages):
         """Close a task: cut every old class to the quota of ``total_classes``, then choose from the new images.
 
         Old classes keep their first exemplars; they are never chosen again. ``features`` answers one
-        row for each image it is given; it is asked once, for all new images, and not at all where no choice is made.
+        row for each image; it is called once, for all new images, and not at all if no selection is needed.
         """
         old = empty_like(new) if self.images is None else self.images
         if len(old) and len(new) and new.labels.min() <= old.labels.max():
             raise ValueError(f"label {new.labels.min()} is new, but the memory has labels up to {old.labels.max()}")
         quota = self.budget.quota(total_classes)
         if quota is None:
-            chosen = new.subset(np.argsort(new.labels, kind="stable"))
+            exemplars = new.subset(np.argsort(new.labels, kind="stable"))
         else:
-            old, chosen = first_of_each_class(old, quota), herded(new, quota, features)
-        self.images = old.join(chosen)
+            old, exemplars = first_of_each_class(old, quota), select_by_herding(new, quota, features)
+        self.images = old.join(exemplars)
 
     def refresh(self, more: ImageSet, total_classes: int, features: Callable[[ImageSet], Tensor]) -> None:
         """Choose again for the classes of ``more`` images: from these and from the exemplars that the class has.
@@ -64,10 +100,10 @@ class Memory(KeptImages):
         Other classes keep theirs. ``features`` as in ``update``.
         """
         old = empty_like(more) if self.images is None else self.images
-        again = np.isin(old.labels, more.labels)
-        candidates, quota = old.subset(again).join(more), self.budget.quota(total_classes)
-        chosen = candidates if quota is None else herded(candidates, quota, features)
-        images = old.subset(~again).join(chosen)
+        is_refreshed = np.isin(old.labels, more.labels)
+        candidates, quota = old.subset(is_refreshed).join(more), self.budget.quota(total_classes)
+        exemplars = candidates if quota is None else select_by_herding(candidates, quota, features)
+        images = old.subset(~is_refreshed).join(exemplars)
         self.images = images.subset(np.argsort(images.labels, kind="stable"))
 
     @property
@@ -80,32 +116,18 @@ class Memory(KeptImages):
         return np.zeros(0, dtype=np.int64) if self.images is None else self.images.labels
 
 
-def exemplars(source: Source, rows: Int64, labels: Int64) -> ImageSet:
-    """The images of a source that a memory's ``rows`` and ``labels`` say, if the source can be the one they mean."""
-    if len(rows) != len(labels) or (np.diff(labels) < 0).any():
-        raise UserError(
-            f"a memory has {len(rows)} images with {len(labels)} labels, but it takes one of each, sorted by label"
-        )
-    if len(rows) and not 0 <= rows.min() <= rows.max() < len(source):
-        raise UserError(
-            f"the memory refers to images {rows.min()} to {rows.max()}, but the data has {len(source)} images: "
-            "it is not the data this memory was made from"
-        )
-    return ImageSet(source, rows.astype(np.int64), labels.astype(np.int64))
-
-
 def first_of_each_class(images: ImageSet, quota: int) -> ImageSet:
     """The first ``quota`` images of every class of a set that is sorted by label."""
     rank = np.arange(len(images)) - np.searchsorted(images.labels, images.labels)
     return images.subset(rank < quota)
 
 
-def herded(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
+def select_by_herding(images: ImageSet, quota: int, features: Callable[[ImageSet], Tensor]) -> ImageSet:
     """``quota`` images of every class, by class and in order of choice."""
     if quota == 0 or not len(images):
         return empty_like(images)
     images = images.subset(np.argsort(images.labels, kind="stable"))
     _, starts, counts = np.unique(images.labels, return_index=True, return_counts=True)
     vectors = torch.split(features(images).cpu(), counts.tolist())
-    chosen = [start + herd(own, quota).numpy() for start, own in zip(starts, vectors, strict=True)]
-    return images.subset(np.concatenate(chosen))
+    positions = [start + herding_order(rows, quota).numpy() for start, rows in zip(starts, vectors, strict=True)]
+    return images.subset(np.concatenate(positions))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..data.sources.imageset import Int64
-from ..keys import numpy_generator
+from ..data.image_set import Int64
+from ..seeding import numpy_generator
 
 Sampler = Callable[[Int64, int], Int64]
 """(labels, key) → positions of one epoch, in order."""
@@ -23,7 +23,7 @@ def repeated(labels: Int64, key: int, repeats: int = 3, multiple: int = 256) -> 
 
     An epoch is as long as there are images, cut off to a multiple of ``multiple`` unless nothing would be left of it;
     so it has about one image in ``repeats``, and others in the next epoch. The last of them may have fewer copies.
-    Every copy has a place of its own in the epoch, and with it an augmentation of its own.
+    Every copy has a separate position in the epoch, and so a separate augmentation.
     """
     length = len(labels) // multiple * multiple or len(labels)
     return shuffle(labels, key).repeat(repeats)[:length]
@@ -38,14 +38,14 @@ def class_balanced(labels: Int64, key: int, run: int = 4) -> Int64:
     draws = numpy_generator(key)
     classes, class_of = np.unique(labels, return_inverse=True)
     turns = _rounds(draws, np.arange(len(classes)), -(-len(labels) // run)).repeat(run)
-    taken = np.empty(len(turns), dtype=np.int64)
+    result = np.empty(len(turns), dtype=np.int64)
     for number in range(len(classes)):
-        places = np.flatnonzero(turns == number)
-        taken[places] = _rounds(draws, np.flatnonzero(class_of == number), len(places))
-    return taken[: len(labels)]
+        positions = np.flatnonzero(turns == number)
+        result[positions] = _rounds(draws, np.flatnonzero(class_of == number), len(positions))
+    return result[: len(labels)]
 
 
-def _rounds(draws: np.random.Generator, things: Int64, length: int) -> Int64:
-    """So many things: all of them in random order, and again in another, as often as it takes."""
-    rounds = -(-length // max(1, len(things)))
-    return draws.permuted(np.tile(things, (rounds, 1)), axis=1).ravel()[:length]
+def _rounds(draws: np.random.Generator, items: Int64, length: int) -> Int64:
+    """``length`` items: all in random order, then all in another random order, and so on."""
+    rounds = -(-length // max(1, len(items)))
+    return draws.permuted(np.tile(items, (rounds, 1)), axis=1).ravel()[:length]

@@ -1,4 +1,4 @@
-"""Streams: a dataset cut into tasks."""
+"""Streams and their tasks; a user's images as the next task."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from typing import overload
 
 import numpy as np
 
-from ..arguments import instance, number, optional, path, shown, whole
-from ..data.datasets.dataset import Dataset, DataSpec
-from ..data.labels import class_number
-from ..data.sources.imageset import ImageSet, Int64, by_class, empty_like
-from ..errors import UserError, WrongTypeError, unknown
-from ..keys import numpy_generator
-from ..limits import VALIDATION, Bounds
-from .budget import Budget
-from .longtail import long_tailed_spec, with_first_of_task
-from .protocols import ORDER_SEED, class_order, parse_stream, protocol_memory
+from ..data.dataset import DATASETS, Dataset, DataSpec
+from ..data.image_set import ImageSet, ImageShape, Int64, by_class, empty_like
+from ..data.user_images import class_number
+from ..errors import (
+    Bounds,
+    UserError,
+    WrongTypeError,
+    check_int,
+    check_number,
+    check_path,
+    check_text,
+    check_type,
+    format_value,
+    optional,
+    unknown_name,
+)
+from ..seeding import numpy_generator
+from ..settings import VALIDATION, MemoryBudget
+from .protocols import ORDER_SEED, class_order, hold_out_like_published, long_tailed_spec, parse_stream, protocol_memory
 
 
 @dataclass(frozen=True)
@@ -42,12 +51,12 @@ class Task:
     validation: ImageSet | None
     """The held-out share of the new classes' training images, if the stream has one and they have enough."""
     memory: ImageSet
-    """The exemplars of old classes at the task's start. A stream leaves it empty; who learns fills it."""
-    budget: Budget
+    """The exemplars of old classes at the task's start. A stream leaves it empty; the learner fills it."""
+    budget: MemoryBudget
     spec: DataSpec
     """What kind of images these are."""
     stream: str | None = None
-    """The name of the stream; None for a user's own images."""
+    """The name of the stream; None for a user's images."""
     large_base: bool = False
     """Whether the stream began with more classes than its other tasks bring."""
 
@@ -71,12 +80,12 @@ class Stream:
         dataset: Dataset,
         order: Sequence[int],
         sizes: Sequence[int],
-        budget: Budget,
+        budget: MemoryBudget,
         held_out: Int64,
         large_base: bool = False,
-        kept: Int64 | None = None,
+        used_rows: Int64 | None = None,
     ) -> None:
-        """``held_out`` and ``kept`` are positions in the training images: for validation, for any use (None: all)."""
+        """Positions in the training images: ``held_out`` for validation, ``used_rows`` for any use (None: all)."""
         self.name = name
         self.dataset = dataset
         self.order = tuple(order)
@@ -84,12 +93,12 @@ class Stream:
         self.classes = tuple(dataset.classes[label] for label in order)
         self.budget = budget
         self.large_base = large_base
-        held = np.zeros(len(dataset.train), dtype=np.bool_)
-        held[held_out] = True
-        used = np.zeros_like(held)
-        used[slice(None) if kept is None else kept] = True
-        self._train = _in_order(dataset.train.subset(used & ~held), self.order)
-        self._validation = _in_order(dataset.train.subset(held), self.order)
+        is_held_out = np.zeros(len(dataset.train), dtype=np.bool_)
+        is_held_out[held_out] = True
+        is_used = np.zeros_like(is_held_out)
+        is_used[slice(None) if used_rows is None else used_rows] = True
+        self._train = _in_order(dataset.train.subset(is_used & ~is_held_out), self.order)
+        self._validation = _in_order(dataset.train.subset(is_held_out), self.order)
         self._test = _in_order(dataset.test, self.order)
 
     def __len__(self) -> int:
@@ -111,17 +120,17 @@ class Stream:
 
     def task(self, number: int) -> Task:
         """The task of this number, from 1."""
-        number = whole(f"the task of stream '{self.name}'", number, Bounds(1, len(self)))
+        number = check_int(f"the task of stream '{self.name}'", number, Bounds(1, len(self)))
         sizes = self.sizes[:number]
         old, total = sum(sizes[:-1]), sum(sizes)
-        new = _between(self._train, old, total)
+        new = _select_labels(self._train, old, total)
         return Task(
             number=number,
             classes=self.classes[old:total],
             sizes=sizes,
             new=new,
-            test=_between(self._test, 0, total),
-            validation=_between(self._validation, old, total) or None,
+            test=_select_labels(self._test, 0, total),
+            validation=_select_labels(self._validation, old, total) or None,
             memory=empty_like(new),
             budget=self.budget,
             spec=self.dataset.spec,
@@ -135,7 +144,7 @@ class Stream:
 
     def held_out(self, tasks: int | None = None) -> ImageSet:
         """The validation images of all classes that so many tasks bring (None: all); empty where there are none."""
-        return _between(self._validation, 0, sum(self.sizes[:tasks]))
+        return _select_labels(self._validation, 0, sum(self.sizes[:tasks]))
 
 
 def make_stream(
@@ -155,69 +164,73 @@ def make_stream(
     protocol's budget; ``validation`` is the share of every class's training images to hold out.
     """
     settings = parse_stream(name)
-    share = number("validation", validation, VALIDATION)
+    share = check_number("validation", validation, VALIDATION)
     if dataset is None:
-        from ..data.datasets.load import load_dataset
+        from ..data.dataset import load_dataset
 
-        dataset = load_dataset(settings.dataset, optional(path, "data_dir", data_dir), image_size)
-    instance("dataset", dataset, Dataset)
+        dataset = load_dataset(settings.dataset, optional(check_path, "data_dir", data_dir), image_size)
+    check_type("dataset", dataset, Dataset)
     classes = len(dataset.classes)
     sizes = settings.sizes(classes)
-    own = class_order(classes, order_seed)
+    resolved_order = class_order(classes, order_seed)
     if settings.tail is not None:
         dataset = replace(dataset, spec=long_tailed_spec(dataset.spec))
-        own = settings.tail.order(dataset, own)
+        resolved_order = settings.tail.order(dataset, resolved_order)
     if order is not None:
-        own = _given_order(order, dataset.classes)
-    kept = np.arange(len(dataset.train)) if settings.tail is None else settings.tail.kept(dataset, own)
-    held_out = _held_out(dataset, kept, share, order_seed)
-    if settings.tail is not None and share and dataset.name == "cifar100":
-        held_out = with_first_of_task(dataset, kept, held_out, own, sizes)
+        resolved_order = _resolve_order(order, dataset.classes)
+    used_rows = (
+        np.arange(len(dataset.train))
+        if settings.tail is None
+        else settings.tail.used_positions(dataset, resolved_order)
+    )
+    held_out = _held_out(dataset, used_rows, share, order_seed)
+    if settings.tail is not None and share and dataset.name in DATASETS and DATASETS[dataset.name].holds_out_by_task:
+        held_out = hold_out_like_published(dataset, used_rows, held_out, resolved_order, sizes)
     return Stream(
         name,
         dataset,
-        order=own,
+        order=resolved_order,
         sizes=sizes,
-        budget=Budget.parse(protocol_memory(settings, classes, dataset.spec) if memory is None else memory),
+        budget=MemoryBudget.parse(protocol_memory(settings, classes, dataset.spec) if memory is None else memory),
         held_out=held_out,
         large_base=settings.large_base(classes),
-        kept=kept,
+        used_rows=used_rows,
     )
 
 
-def _given_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:
+def _resolve_order(order: Sequence[int | str], classes: tuple[str, ...]) -> tuple[int, ...]:
     """Class numbers from a mixture of numbers and names that must have every class once."""
     numbers = {name: number for number, name in enumerate(classes)}
-    given = order.tolist() if isinstance(order, np.ndarray) else order
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise WrongTypeError(f"the class order must be a list of class numbers or names, not {shown(order)}")
-    for entry in given:
+    entries = order.tolist() if isinstance(order, np.ndarray) else order
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise WrongTypeError(f"the class order must be a list of class numbers or names, not {format_value(order)}")
+    for entry in entries:
         if isinstance(entry, str) and entry not in numbers:
-            raise unknown("class", entry, classes)
-    chosen = [
-        numbers[entry] if isinstance(entry, str) else class_number(entry, "a class in the order") for entry in given
+            raise unknown_name("class", entry, classes)
+    labels = [
+        numbers[entry] if isinstance(entry, str) else class_number(entry, "a class in the order") for entry in entries
     ]
-    times = Counter(chosen)
-    for label in (*range(len(classes)), *chosen):
+    times = Counter(labels)
+    for label in (*range(len(classes)), *labels):
         if times[label] != 1 or label not in range(len(classes)):
             raise UserError(
                 f"the class order must have every class (0 to {len(classes) - 1}, or their names) exactly once, and "
                 f"nothing else; it has class {label} {times[label]} times"
             )
-    return tuple(chosen)
+    return tuple(labels)
 
 
-def _held_out(dataset: Dataset, kept: Int64, share: float, seed: int) -> Int64:
-    """Positions of the validation images: this share of what is kept of every class, rounded half to even.
+def _held_out(dataset: Dataset, used_rows: Int64, share: float, seed: int) -> Int64:
+    """Positions of the validation images: this share of the used images of every class, rounded half to even.
 
     They are keyed by class and seed. A class always keeps a training image; one that is too small gives none.
     """
-    chosen, labels = [np.zeros(0, dtype=np.int64)], dataset.train.labels[kept]
-    for label, own in enumerate(by_class(labels, len(dataset.classes)) if share else ()):
-        images = np.sort(kept[own])
+    selected, labels = [np.zeros(0, dtype=np.int64)], dataset.train.labels[used_rows]
+    for label, positions in enumerate(by_class(labels, len(dataset.classes)) if share else ()):
+        images = np.sort(used_rows[positions])
         count = min(round(len(images) * share), max(0, len(images) - 1))
-        chosen.append(numpy_generator("validation", seed, label).permutation(images)[:count])
-    held_out = np.concatenate(chosen)
+        selected.append(numpy_generator("validation", seed, label).permutation(images)[:count])
+    held_out = np.concatenate(selected)
     if share and not len(held_out):
         most = np.bincount(labels).max()
         raise UserError(
@@ -234,7 +247,98 @@ def _in_order(images: ImageSet, order: tuple[int, ...]) -> ImageSet:
     return images.relabel(positions).subset(by_class)
 
 
-def _between(images: ImageSet, first: int, end: int) -> ImageSet:
+def _select_labels(images: ImageSet, first: int, end: int) -> ImageSet:
     """The images with labels first..end-1 of a set that is sorted by label."""
     start, stop = np.searchsorted(images.labels, [first, end])
     return images.subset(np.arange(start, stop))
+
+
+def require_next(task: Task, sizes: Sequence[int], learnt_classes: Sequence[str], shape: ImageShape) -> None:
+    """The task must follow those of ``sizes``, with classes not in ``learnt_classes``, in images of this shape."""
+    if task.number != len(sizes) + 1:
+        raise UserError(f"the next task to learn is number {len(sizes) + 1}, not {task.number}")
+    if task.sizes[:-1] != tuple(sizes):
+        raise UserError(
+            f"the task is of a stream whose earlier tasks have {_listed(task.sizes[:-1])} classes, but the learner has "
+            f"learnt tasks of {_listed(sizes)}"
+        )
+    _require_names(task.classes)
+    repeated = sorted(set(task.classes) & set(learnt_classes))
+    if repeated:
+        raise UserError(f"class '{repeated[0]}' has already been learnt; a task brings classes that are new")
+    task_shape = task.new.shape
+    if str(task_shape) != str(shape):
+        raise UserError(
+            f"the task has images of {task_shape} (channels, height, width), but the learner was made for {shape}"
+        )
+
+
+def next_task(
+    images: ImageSet, classes: Sequence[str], sizes: Sequence[int], budget: MemoryBudget, spec: DataSpec
+) -> Task:
+    """The task that follows those of ``sizes``. It has no test images.
+
+    ``images``: labelled by position among the ``classes``, which are new.
+    """
+    new = images.relabel(images.labels + sum(sizes))
+    return Task(
+        number=len(sizes) + 1,
+        classes=tuple(classes),
+        sizes=(*sizes, len(classes)),
+        new=new,
+        test=empty_like(new),
+        validation=None,
+        memory=empty_like(new),
+        budget=budget,
+        spec=spec,
+    )
+
+
+def known_images(images: ImageSet, classes: Sequence[str], learnt_classes: Sequence[str]) -> ImageSet:
+    """Images that are labelled by position among these classes, labelled among ``learnt_classes`` instead."""
+    unknown = sorted(set(classes) - set(learnt_classes))
+    if unknown:
+        raise UserError(f"class '{unknown[0]}' has not been learnt; known: {', '.join(learnt_classes)}")
+    numbers = {name: number for number, name in enumerate(learnt_classes)}
+    return images.relabel(np.array([numbers[name] for name in classes], dtype=np.int64)[images.labels])
+
+
+def _require_names(classes: Sequence[str]) -> None:
+    """Names with which a model can be saved."""
+    for name in classes:
+        check_text("class name", name)
+    twice = [name for name, times in Counter(classes).items() if times > 1]
+    if twice:
+        raise UserError(f"two classes are called '{twice[0]}'; every class needs a name of its own")
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+@dataclass(frozen=True)
+class TaskImages:
+    """The numbers of images of a task, by class in the stream's order."""
+
+    number: int
+    memory: Int64
+    """Exemplars of each old class."""
+    new: Int64
+    """Training images of each new class."""
+
+    @property
+    def ratio(self) -> float:
+        """Of the class with most images to the one with fewest, of those that have any."""
+        counts = np.concatenate([self.memory, self.new])
+        return float(counts.max() / counts[counts > 0].min())
+
+
+def task_images(stream: Stream) -> list[TaskImages]:
+    """For each task: after those before it, every old class has its quota in the memory, or all images it has."""
+    counts, tasks, old = stream.counts(), [], 0
+    for position, size in enumerate(stream.sizes, start=1):
+        quota = stream.budget.quota(old) if old else 0
+        exemplars = counts[:old] if quota is None else counts[:old].clip(max=quota)
+        tasks.append(TaskImages(position, exemplars, counts[old : old + size]))
+        old += size
+    return tasks

@@ -1,7 +1,8 @@
 """The engine: the only package that steps an optimiser or writes a snapshot."""
 
-from .engine import EngineSettings, TrainingEngine, engine_settings
+from ..settings import EngineSettings
+from .engine import TrainingEngine, engine_settings, make_inference
 from .events import Listener
-from .snapshot import Journal
+from .snapshots import SnapshotStore
 
-__all__ = ["EngineSettings", "Journal", "Listener", "TrainingEngine", "engine_settings"]
+__all__ = ["EngineSettings", "Listener", "SnapshotStore", "TrainingEngine", "engine_settings", "make_inference"]

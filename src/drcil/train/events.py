@@ -1,4 +1,4 @@
-"""What happens while training, told to whoever listens: the progress display, the event log, loggers, a test."""
+"""Training events, for listeners: the progress display, the event log, loggers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StageStarted:
     stage: str
     epochs: int
     first_epoch: int
-    """Where training begins: 0, or the epoch a snapshot was taken at."""
+    """0, or the epoch of the snapshot from which training resumes."""
     images: int
     """Images per epoch."""
 
@@ -41,9 +41,9 @@ class EpochDone:
     """Each term's average over the epoch, and ``total``, the weighted sum."""
     seconds: float
     accuracy: float | None
-    """Percent, if it was asked for in between."""
+    """Percent, if it was measured after this epoch."""
     measured_on: Literal["test", "validation"]
-    """The images of that: the test images of all classes seen, or those held out of the new classes' training."""
+    """Test images of all classes so far, or images held out of the training images of the new classes."""
     time: float = field(default_factory=time.time, compare=False)
     """When, in seconds since 1970."""
 
@@ -63,7 +63,7 @@ class TaskDone:
 
     task: int
     classes: int
-    """Seen so far."""
+    """So far."""
     seconds: float
     figures: Mapping[str, Mapping[str, float | None]]
     """By readout: every metric that is one number, over the tasks so far; ``last`` is the accuracy after this one."""
@@ -72,11 +72,11 @@ class TaskDone:
 
 Event = StageStarted | StepDone | EpochDone | StageDone | TaskDone
 Record = EpochDone | TaskDone
-"""What is worth keeping of a run."""
+"""Events that loggers write."""
 
 
 class Listener(Protocol):
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: Event, /) -> None: ...
 
 
 def silence(event: Event) -> None:

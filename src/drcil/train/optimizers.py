@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from ..nets.freezing import frozen_backbones, frozen_parameters
-from ..stages import Group, Stage
+from ..nets.backbone import frozen_backbones, frozen_parameters
+from ..stages import ParamGroup, Stage
 
 
-def groups_of(stage: Stage) -> list[Group]:
+def groups_of(stage: Stage) -> list[ParamGroup]:
     """The stage's groups without what is frozen; by default all parameters that require a gradient, in one."""
     groups = stage.groups
     if groups is None:
-        groups = [Group([parameter for parameter in stage.net.parameters() if parameter.requires_grad])]
-    frozen = {id(one) for backbone in frozen_backbones(stage.net) for one in frozen_parameters(backbone)}
-    return [replace(group, parameters=[one for one in group.parameters if id(one) not in frozen]) for group in groups]
+        groups = [ParamGroup([parameter for parameter in stage.net.parameters() if parameter.requires_grad])]
+    frozen = {parameter for backbone in frozen_backbones(stage.net) for parameter in frozen_parameters(backbone)}
+    return [
+        replace(group, parameters=[parameter for parameter in group.parameters if parameter not in frozen])
+        for group in groups
+    ]
 
 
-def is_idle(stage: Stage) -> bool:
-    """Whether all that the stage would train is frozen."""
+def trains_nothing(stage: Stage) -> bool:
+    """Whether everything that the stage would train is frozen."""
     return bool(frozen_backbones(stage.net)) and not any(group.parameters for group in groups_of(stage))
 
 
@@ -42,21 +45,32 @@ def trained_parameters(stage: Stage) -> Iterator[None]:
             parameter.grad = None
 
 
-def decayed_apart(stage: Stage) -> list[Group]:
-    """The stage's groups; those without a decay of their own divided by what the schedule says of each parameter."""
-    names = {parameter: name for name, parameter in stage.net.named_parameters()}
+def _groups_by_decay(stage: Stage) -> list[ParamGroup]:
+    """The stage's groups; those without a weight decay are split by the schedule's decay of each parameter."""
+    exempt = exempt_parameters(stage.net) if stage.schedule.decay == "weights" else set()
     groups = []
     for group in groups_of(stage):
         if group.weight_decay is not None:
             groups.append(group)
             continue
-        # A group without parameters stays one.
+        # A group without parameters stays a group.
         by_decay: dict[float, list[nn.Parameter]] = {} if group.parameters else {stage.schedule.weight_decay: []}
         for parameter in group.parameters:
-            decay = stage.schedule.decay_of(names.get(parameter, ""), parameter.ndim)
+            decay = 0.0 if parameter in exempt else stage.schedule.decay_of(parameter.ndim)
             by_decay.setdefault(decay, []).append(parameter)
-        groups += [replace(group, parameters=own, weight_decay=decay) for decay, own in by_decay.items()]
+        groups += [replace(group, parameters=members, weight_decay=decay) for decay, members in by_decay.items()]
     return groups
+
+
+def exempt_parameters(module: nn.Module) -> set[nn.Parameter]:
+    """The parameters that modules list in ``no_weight_decay``. A module with this method decides for all within it."""
+    list_names: Callable[[], set[str]] | None = getattr(module, "no_weight_decay", None)
+    if list_names is not None:
+        return {module.get_parameter(name) for name in list_names()}
+    exempt: set[nn.Parameter] = set()
+    for child in module.children():
+        exempt |= exempt_parameters(child)
+    return exempt
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -74,7 +88,7 @@ def make_optimizer(stage: Stage, fused: bool) -> torch.optim.Optimizer:
             "first_lr_factor": group.lr_factor if group.first_lr_factor is None else group.first_lr_factor,
             "weight_decay": group.weight_decay,
         }
-        for group in decayed_apart(stage)
+        for group in _groups_by_decay(stage)
     ]
     if schedule.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=schedule.lr, fused=fused)

@@ -13,19 +13,28 @@ import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy._core.multiarray import _reconstruct
 
 from ...errors import UserError
-from ...reading import read_bytes
-from ..sources.imageset import ArraySource, ImageSet
-from ..sources.shrink import shrink
-from .archive import BROKEN, members
-from .dataset import CUTS_OF_A_HUNDRED, LONG_TAILED_CUTS, Archive, Dataset, DataSpec, Extent, dataset
-from .place import data_directory
+from ...files import read_bytes
+from ...settings import data_directory
+from ..dataset import (
+    CIFAR_SPEC,
+    LONG_TAILED_PROTOCOLS,
+    PROTOCOLS_OF_A_HUNDRED,
+    Archive,
+    Dataset,
+    DatasetSize,
+    register_dataset,
+)
+from ..decoding import shrink
+from ..download import read_members
+from ..image_set import ArraySource, ImageSet
+from ..source_refs import DatasetRef
 
 FOLDER = "cifar-100-python"
 CHECKSUMS = {
@@ -34,20 +43,6 @@ CHECKSUMS = {
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
 SIZES = {"train": 155_249_918, "test": 31_049_707, "meta": 1_473}
-SPEC = DataSpec(
-    kind="cifar",
-    backbone="resnet32",
-    memory="2000",
-    large_base_memory="20/class",
-    mean=(0.5071, 0.4867, 0.4408),
-    std=(0.2675, 0.2565, 0.2761),
-    augment="auto",
-    padding=4,
-    flip=True,
-    brightness=True,
-    policy="cifar10",
-    cutout=True,
-)
 SIZE = 32
 HOME = Archive(
     url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
@@ -56,13 +51,14 @@ HOME = Archive(
 )
 
 
-@dataset(
+@register_dataset(
     "cifar100",
-    spec=SPEC,
+    spec=CIFAR_SPEC,
     classes=100,
-    cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS,
-    home=HOME,
-    extent=Extent(50_000, 10_000, SIZE),
+    protocols=PROTOCOLS_OF_A_HUNDRED + LONG_TAILED_PROTOCOLS,
+    download=HOME,
+    size=DatasetSize(50_000, 10_000, SIZE),
+    holds_out_by_task=True,
 )
 def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """100 classes of photographs of 32x32 pixels. At a smaller size the crop padding shrinks in proportion."""
@@ -73,7 +69,7 @@ def load_cifar100(root: Path | None = None, image_size: int | None = None) -> Da
         classes=tuple(contents["meta"]["fine_label_names"]),
         train=_split("train", contents["train"], size),
         test=_split("test", contents["test"], size),
-        spec=replace(SPEC, padding=max(1, round(SPEC.padding * size / SIZE))),
+        spec=replace(CIFAR_SPEC, padding=max(1, round(CIFAR_SPEC.padding * size / SIZE))),
     )
 
 
@@ -81,14 +77,16 @@ def read_files(root: Path) -> dict[str, bytes]:
     """The bytes of ``train``, ``test`` and ``meta``, each with the checksum of the original."""
     folder, archive = root / FOLDER, root / f"{FOLDER}.tar.gz"
     if not os.path.isdir(folder) and os.path.isfile(archive):
-        contents, where = _from_archive(archive), f"{archive}:{FOLDER}"
+        members = read_members(archive, HOME.md5, HOME.files)
+        contents = {name.removeprefix(f"{FOLDER}/"): member.read() for name, member in members}
+        where = f"{archive}:{FOLDER}"
     else:
         contents, where = {name: _from_folder(folder / name, archive) for name in CHECKSUMS}, str(folder)
     for name, md5 in CHECKSUMS.items():
-        found = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
-        if found != md5:
+        digest = hashlib.md5(contents[name], usedforsecurity=False).hexdigest()
+        if digest != md5:
             raise UserError(
-                f"{where}/{name} is not the original CIFAR-100 file (md5 {found}, expected {md5}); "
+                f"{where}/{name} is not the original CIFAR-100 file (md5 {digest}, expected {md5}); "
                 f"'drcil data fetch cifar100' replaces it"
             )
     return contents
@@ -101,14 +99,6 @@ def _from_folder(path: Path, archive: Path) -> bytes:
             "Run 'drcil data fetch cifar100', or set --data"
         )
     return read_bytes(path, 2 * SIZES[path.name])
-
-
-def _from_archive(archive: Path) -> dict[str, bytes]:
-    try:
-        limits = {f"{FOLDER}/{name}": 2 * size for name, size in SIZES.items()}
-        return {name.removeprefix(f"{FOLDER}/"): member.read() for name, member in members(archive, limits)}
-    except (*BROKEN, OSError) as error:
-        raise UserError(f"{archive} is damaged ({error}); delete it and run 'drcil data fetch cifar100'") from None
 
 
 _ADMITTED = {
@@ -134,9 +124,9 @@ def unpickle(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _split(split: str, content: dict[str, Any], size: int) -> ImageSet:
+def _split(split: Literal["train", "test"], content: dict[str, Any], size: int) -> ImageSet:
     pixels = torch.from_numpy(content["data"].reshape(-1, 3, SIZE, SIZE))
     labels = np.array(content["fine_labels"], dtype=np.int64)
-    description = {"kind": "dataset", "name": "cifar100", "split": split, "size": size, "md5": CHECKSUMS[split]}
-    source = ArraySource(shrink(pixels, size, "the images of cifar100"), description)
-    return ImageSet(source, np.arange(len(labels), dtype=np.int64), labels)
+    ref = DatasetRef(name="cifar100", split=split, size=size, md5=CHECKSUMS[split])
+    source = ArraySource(shrink(pixels, size, "the images of cifar100"), ref)
+    return ImageSet.of(source, np.arange(len(labels), dtype=np.int64), labels)

@@ -11,33 +11,24 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
-from ..sources.imageset import ArraySource, ImageSet, Int64
-from ..sources.shrink import shrink
-from .dataset import ByHand, Dataset, DataSpec, Extent, dataset
-
-SPEC = DataSpec(
-    kind="digits",
-    backbone="resnet-digits",
-    transformer="convit-digits",
-    memory="30",
-    mean=(0.3052,),
-    std=(0.3760,),
-    augment="basic",
-    padding=1,
-)
+from ..dataset import DIGITS_SPEC, Dataset, DatasetSize, ManualDownload, register_dataset
+from ..decoding import shrink
+from ..image_set import ArraySource, ImageSet, Int64
+from ..source_refs import DatasetRef
 
 
-@dataset(
+@register_dataset(
     "digits",
-    spec=SPEC,
+    spec=DIGITS_SPEC,
     classes=10,
-    cuts=("b0-5", "lt-shuffled-b0-5"),
-    home=ByHand("it ships with drcil"),
-    extent=Extent(1442, 355, 8),
+    protocols=("b0-5", "lt-shuffled-b0-5"),
+    download=ManualDownload("it ships with drcil"),
+    size=DatasetSize(1442, 355, 8),
 )
 def load_digits(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """Ten handwritten digits, 8x8 pixels, built in."""
@@ -52,17 +43,17 @@ def load_digits(root: Path | None = None, image_size: int | None = None) -> Data
         classes=tuple("0123456789"),
         train=_split("train", pixels[~torch.from_numpy(testing)], labels[~testing]),
         test=_split("test", pixels[torch.from_numpy(testing)], labels[testing]),
-        spec=SPEC,
+        spec=DIGITS_SPEC,
     )
 
 
 def _each_fifth(labels: Int64) -> np.typing.NDArray[np.bool_]:
-    chosen = np.zeros(len(labels), dtype=np.bool_)
+    mask = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
-        chosen[np.flatnonzero(labels == label)[4::5]] = True
-    return chosen
+        mask[np.flatnonzero(labels == label)[4::5]] = True
+    return mask
 
 
-def _split(split: str, pixels: torch.Tensor, labels: Int64) -> ImageSet:
-    source = ArraySource(pixels, {"kind": "dataset", "name": "digits", "split": split, "size": pixels.shape[-1]})
-    return ImageSet(source, np.arange(len(labels), dtype=np.int64), labels)
+def _split(split: Literal["train", "test"], pixels: torch.Tensor, labels: Int64) -> ImageSet:
+    source = ArraySource(pixels, DatasetRef(name="digits", split=split, size=pixels.shape[-1]))
+    return ImageSet.of(source, np.arange(len(labels), dtype=np.int64), labels)

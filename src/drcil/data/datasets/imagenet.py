@@ -13,35 +13,46 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
 from ...errors import UserError
-from ..sources.decode import STANDARD
-from ..sources.filelist import directory_names
-from . import folder
-from .dataset import CUTS_OF_A_HUNDRED, DATASETS, LONG_TAILED_CUTS, ByHand, Dataset, Extent, dataset
-from .place import data_directory
+from ...settings import data_directory
+from ..class_folders import load_class_folders
+from ..dataset import (
+    DATASETS,
+    LONG_TAILED_PROTOCOLS,
+    PROTOCOLS_OF_A_HUNDRED,
+    Dataset,
+    DatasetSize,
+    ManualDownload,
+    register_dataset,
+)
+from ..dataset import PHOTO_SPEC as PHOTO
+from ..decoding import STANDARD
+from ..file_source import directory_names
 
 FIRST_OF_HUNDRED, LAST_OF_HUNDRED = "n01440764", "n01855672"
 
-SPEC = replace(folder.SPEC, memory="20000", large_base_memory="20/class", augment="auto")
+SPEC = replace(PHOTO, memory="20000", large_base_memory="20/class", augment="auto")
 SPEC_OF_A_HUNDRED = replace(SPEC, memory="2000")
-EXTENT = Extent(1_281_167, 50_000, STANDARD)
-EXTENT_OF_A_HUNDRED = Extent(EXTENT.train // 10, EXTENT.test // 10, STANDARD)
+EXTENT = DatasetSize(1_281_167, 50_000, STANDARD)
+EXTENT_OF_A_HUNDRED = DatasetSize(EXTENT.train // 10, EXTENT.test // 10, STANDARD)
 """As many as an average hundred of the classes have."""
-HOME = ByHand(
+HOME = ManualDownload(
     "obtain ILSVRC 2012 from https://image-net.org and arrange it as "
     "imagenet/train/WNID/*.JPEG and imagenet/val/WNID/*.JPEG in the data directory"
 )
 
 
+@cache
 def draw_order() -> tuple[str, ...]:
     """The seed-1993 classes in the order in which they were drawn."""
     return tuple(files(__package__).joinpath("lists", "imagenet100.txt").read_text().split())
 
 
-@dataset("imagenet1000", spec=SPEC, classes=1000, cuts=("b0-10",), home=HOME, extent=EXTENT)
+@register_dataset("imagenet1000", spec=SPEC, classes=1000, protocols=("b0-10",), download=HOME, size=EXTENT)
 def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: all 1,000 classes."""
     home = _home("imagenet1000", root)
@@ -51,26 +62,27 @@ def load_imagenet1000(root: Path | None = None, image_size: int | None = None) -
     return _load("imagenet1000", home, classes, image_size)
 
 
-@dataset(
+@register_dataset(
     "imagenet100",
     spec=SPEC_OF_A_HUNDRED,
     classes=100,
-    cuts=CUTS_OF_A_HUNDRED + LONG_TAILED_CUTS,
-    home=HOME,
-    extent=EXTENT_OF_A_HUNDRED,
+    protocols=PROTOCOLS_OF_A_HUNDRED + LONG_TAILED_PROTOCOLS,
+    download=HOME,
+    size=EXTENT_OF_A_HUNDRED,
+    drawn_classes=draw_order(),
 )
 def load_imagenet100(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the 100 classes drawn with seed 1993."""
     return _load("imagenet100", _home("imagenet100", root), sorted(draw_order()), image_size)
 
 
-@dataset(
+@register_dataset(
     "imagenet100-first",
     spec=SPEC_OF_A_HUNDRED,
     classes=100,
-    cuts=CUTS_OF_A_HUNDRED,
-    home=HOME,
-    extent=EXTENT_OF_A_HUNDRED,
+    protocols=PROTOCOLS_OF_A_HUNDRED,
+    download=HOME,
+    size=EXTENT_OF_A_HUNDRED,
 )
 def load_imagenet100_first(root: Path | None = None, image_size: int | None = None) -> Dataset:
     """ImageNet: the alphabetically first 100 classes."""
@@ -107,7 +119,7 @@ def _load(name: str, home: Path, classes: Sequence[str], image_size: int | None)
     return Dataset(
         name=name,
         classes=tuple(classes),
-        train=folder.image_set((home / "train").absolute(), classes, size),
-        test=folder.image_set((home / "val").absolute(), classes, size),
+        train=load_class_folders((home / "train").absolute(), classes, size).images,
+        test=load_class_folders((home / "val").absolute(), classes, size).images,
         spec=DATASETS[name].spec,
     )

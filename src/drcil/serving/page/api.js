@@ -1,19 +1,19 @@
-// What the page asks the server. The token stays in this tab, and goes nowhere but into the header of a request.
+// Requests to the server. The token is stored in this tab only and sent only in the header of requests.
 
 const KEY = "drcil-token";
-const PATIENCE = 6;
+const ATTEMPTS = 6;
 
-let wanted = () => {};
+let missingToken = () => {};
 
-export class Problem extends Error {
-  constructor(sentence, status) {
-    super(sentence);
+export class RequestError extends Error {
+  constructor(message, status) {
+    super(message);
     this.status = status;
   }
 }
 
-export function whenTokenIsWanted(act) {
-  wanted = act;
+export function onMissingToken(handler) {
+  missingToken = handler;
 }
 
 export function useToken(token) {
@@ -24,9 +24,9 @@ export function hasToken() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-const pause = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
+const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
-// The response, or an error with the server's own sentence. A busy server is asked again a few times.
+// The response, or an error with the message of the server. Retries a few times while the server is busy.
 export async function call(path, options = {}) {
   const token = sessionStorage.getItem(KEY);
   const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
@@ -35,19 +35,19 @@ export async function call(path, options = {}) {
     try {
       response = await fetch(path, { ...options, headers });
     } catch {
-      throw new Problem("the server cannot be reached", 0);
+      throw new RequestError("the server cannot be reached", 0);
     }
     if (response.ok) return response;
-    if (response.status === 503 && attempt < PATIENCE) {
+    if (response.status === 503 && attempt < ATTEMPTS) {
       await pause(Number(response.headers.get("Retry-After")) || 1);
       continue;
     }
     if (response.status === 401) {
       sessionStorage.removeItem(KEY);
-      wanted(token !== null);
+      missingToken(token !== null);
     }
-    const said = await response.json().catch(() => ({}));
-    throw new Problem(said.error ?? `the server answered with status ${response.status}`, response.status);
+    const answer = await response.json().catch(() => ({}));
+    throw new RequestError(answer.error ?? `the server answered with status ${response.status}`, response.status);
   }
 }
 
@@ -62,13 +62,13 @@ export function form(images, label) {
   return data;
 }
 
-// An image of the server as an address that the page can show; a plain one could not carry the token.
+// An image of the server as a URL that the page can show: an <img> request could not carry the token.
 export async function picture(path) {
   return URL.createObjectURL(await (await call(path)).blob());
 }
 
-// Calls `tell` with every server-sent event, and connects again when the stream ends.
-export async function watch(path, tell) {
+// Calls `handle` with every server-sent event, and reconnects when the stream ends.
+export async function watch(path, handle) {
   for (;;) {
     try {
       const reader = (await call(path)).body.pipeThrough(new TextDecoderStream()).getReader();
@@ -76,10 +76,10 @@ export async function watch(path, tell) {
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
         const events = (text + part.value).split("\n\n");
         text = events.pop();
-        for (const event of events) if (event.startsWith("data: ")) tell(JSON.parse(event.slice(6)));
+        for (const event of events) if (event.startsWith("data: ")) handle(JSON.parse(event.slice(6)));
       }
-    } catch (problem) {
-      if (problem.status === 401) return;
+    } catch (error) {
+      if (error.status === 401) return;
     }
     await pause(3);
   }

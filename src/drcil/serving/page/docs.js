@@ -1,18 +1,18 @@
-// The endpoints, from the server's own description.
+// Lists the endpoints from the OpenAPI description of the server.
 
 import { json } from "./api.js";
 import { $, element } from "./dom.js";
 
-const SCALAR = { string: "text", integer: "whole number", number: "number", array: "files" };
+const TYPES = { string: "text", integer: "integer", number: "number", array: "files" };
 
 function fields(description, schemas) {
-  const rows = (description.parameters ?? []).map((one) => [one.name, one.in, one.schema, one.description]);
+  const rows = (description.parameters ?? []).map((parameter) => [parameter.name, parameter.in, parameter.schema, parameter.description]);
   const form = description.requestBody?.content?.["multipart/form-data"]?.schema;
   const properties = form ? (schemas[form.$ref?.split("/").pop()] ?? form).properties : {};
   for (const [name, schema] of Object.entries(properties)) rows.push([name, "form", schema, schema.description]);
-  return rows.map(([name, where, schema, meaning]) => {
-    const preset = schema.default === undefined ? "" : `, ${schema.default} unless given`;
-    return element("li", {}, element("code", {}, name), ` – ${where}, ${SCALAR[schema.type] ?? "value"}${preset}. ${meaning ?? ""}`);
+  return rows.map(([name, source, schema, text]) => {
+    const byDefault = schema.default === undefined ? "" : `, default ${schema.default}`;
+    return element("li", {}, element("code", {}, name), ` – ${source}, ${TYPES[schema.type] ?? "value"}${byDefault}. ${text ?? ""}`);
   });
 }
 
@@ -33,6 +33,6 @@ for (const [path, methods] of Object.entries(paths)) {
       element("h2", {}, element("code", {}, `${method.toUpperCase()} ${path}`)),
       element("p", {}, `${description.summary}.`),
       ...(listed.length ? [element("ul", {}, ...listed)] : []),
-      element("pre", { tabIndex: 0 }, example(method, path, description))));
+      element("pre", {}, example(method, path, description))));
   }
 }

@@ -1,28 +1,28 @@
-// Small helpers for elements. Text from outside is only ever set as text.
+// Helpers for elements. Text from outside is only ever set as text, never as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
 export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") made.className = value;
-    else if (key in made) made[key] = value;
-    else made.setAttribute(key, value);
+    if (key === "class") node.className = value;
+    else if (key in node) node[key] = value;
+    else node.setAttribute(key, value);
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
-// Read out by screen readers, and not shown.
-export function announce(sentence) {
-  $("news").textContent = sentence;
+// Announced by screen readers, not visible.
+export function announce(message) {
+  $("announcement").textContent = message;
 }
 
 export const quoted = (names) => names.map((name) => `“${name}”`).join(", ");
 
-export const counted = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
+export const counted = (number, noun, plural = `${noun}s`) => `${number} ${number === 1 ? noun : plural}`;
 
-// Few pixels look better as squares than blurred.
+// Tiny images look better as squares than blurred.
 export function sharpen(image) {
   image.addEventListener("load", () => image.classList.toggle("tiny", image.naturalWidth <= 64));
   return image;
@@ -30,11 +30,11 @@ export function sharpen(image) {
 
 export const isImage = (file) => file.type.startsWith("image/");
 
-// A label around a file input takes files by choice and by drop.
-export function takesFiles(input, take) {
+// Accepts files by selection and by drop on the label around the input.
+export function acceptFiles(input, accept) {
   const zone = input.closest(".drop");
   input.addEventListener("change", () => {
-    take([...input.files]);
+    accept([...input.files]);
     input.value = "";
   });
   for (const kind of ["dragenter", "dragover"]) {
@@ -47,6 +47,6 @@ export function takesFiles(input, take) {
   zone.addEventListener("drop", (event) => {
     event.preventDefault();
     event.stopPropagation();
-    take([...event.dataTransfer.files]);
+    accept([...event.dataTransfer.files]);
   });
 }

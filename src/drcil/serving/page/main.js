@@ -1,75 +1,75 @@
-// The page: what the server offers decides what it shows.
+// Start of the page: shows what the server offers.
 
-import { askAgain, showCorrections, startAnswers, startCorrections } from "./answers.js";
-import { hasToken, json, useToken, whenTokenIsWanted } from "./api.js";
+import { classifyAgain, showCorrections, startClassifying, startCorrections } from "./classify.js";
+import { hasToken, json, useToken, onMissingToken } from "./api.js";
 import { $, counted, element } from "./dom.js";
-import { startTeaching } from "./teaching.js";
+import { startLearning } from "./learning.js";
 
 let started = false;
 
 async function showClasses() {
   const { classes } = await json("/classes");
   $("count").textContent = `(${classes.length})`;
-  $("classes").replaceChildren(...classes.map((one) => {
+  $("classes").replaceChildren(...classes.map((info) => {
     const facts = [
-      ...(one.images === null ? [] : [counted(one.images, "image")]),
-      ...(one.accuracy === null ? [] : [`${Math.round(one.accuracy)} % right`]),
+      ...(info.images === null ? [] : [counted(info.images, "image")]),
+      ...(info.accuracy === null ? [] : [`accuracy ${Math.round(info.accuracy)} %`]),
     ];
-    return element("li", {}, one.class, ...(facts.length ? [element("small", {}, facts.join(", "))] : []));
+    return element("li", {}, info.class, ...(facts.length ? [element("small", {}, facts.join(", "))] : []));
   }));
-  $("class-names").replaceChildren(...classes.map((one) => element("option", { value: one.class })));
+  $("class-names").replaceChildren(...classes.map((info) => element("option", { value: info.class })));
 }
 
 async function showHealth() {
   const health = await json("/health");
   $("model").textContent = health.model;
   document.title = `${health.model} – drcil`;
-  const trust = health.calibrated ? "probabilities are calibrated" : "probabilities are not calibrated";
-  $("about").textContent = `Knows ${counted(health.classes, "class").replace(/classs$/, "classes")}; ${trust}.`;
+  const calibration = health.calibrated ? "calibrated" : "not calibrated";
+  $("about").textContent = `${counted(health.classes, "class", "classes")}, probabilities ${calibration}`;
   return health;
 }
 
-async function renew() {
+async function reload() {
   await Promise.all([showHealth(), showClasses(), showCorrections()]);
-  askAgain();
+  classifyAgain();
 }
 
 function askForToken(wrong) {
   $("token-form").hidden = false;
-  $("ask").hidden = true;
-  $("token-problem").hidden = !wrong;
-  $("token-problem").textContent = wrong ? "That is not the token." : "";
+  $("classify").hidden = true;
+  $("token-error").hidden = !wrong;
+  $("token-error").textContent = wrong ? "This token is not valid." : "";
   $("token").value = "";
   $("token").focus();
 }
 
-async function begin() {
+async function start() {
   const health = await showHealth();
   if (health.token && !hasToken()) return askForToken(false);
   try {
     await showClasses();
-  } catch (problem) {
-    if (problem.status === 401) return;
-    throw problem;
+  } catch (error) {
+    if (error.status === 401) return;
+    throw error;
   }
   $("token-form").hidden = true;
-  $("ask").hidden = $("known").hidden = false;
+  $("classify").hidden = $("known-classes").hidden = false;
   if (started) return;
   started = true;
-  startAnswers(health, showCorrections);
+  startClassifying(health, showCorrections);
   if (health.collects) {
     startCorrections();
     await showCorrections();
   }
-  if (health.teaches) startTeaching(renew);
+  if (health.teaches) startLearning(reload);
 }
 
-whenTokenIsWanted(askForToken);
+onMissingToken(askForToken);
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useToken($("token").value.trim());
-  begin();
+  start();
 });
-begin().catch((problem) => {
-  $("about").textContent = `Something is wrong: ${problem.message}.`;
+start().catch((error) => {
+  $("about").textContent = `Error: ${error.message}.`;
 });

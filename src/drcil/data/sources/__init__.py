@@ -1,1 +1,0 @@
-"""Where images come from: in memory or on disk, by row."""

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, the paper's tables and figures, reports."""

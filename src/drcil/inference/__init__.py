@@ -1,1 +1,0 @@
-"""Nets that are not being trained: frozen copies, features, rankings."""

@@ -1,1 +1,0 @@
-"""Reports: tables for the terminal and plots, from the results that runs leave behind."""

@@ -1,1 +1,0 @@
-"""Many runs: comparisons, and the processes that carry them out."""

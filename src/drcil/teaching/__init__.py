@@ -1,1 +1,0 @@
-"""A model that people keep and teach: what it learns next, and how it changes on disk."""
