@@ -18,6 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
+from drcil import distributed
 from drcil.process import configure
 from drcil.train import loop
 
@@ -74,7 +75,9 @@ def steps_of(size: int, data: Path) -> Steps:
 def _member(rank: int, size: int, data: str, directory: str) -> None:
     configure(threads=1)
     if size > 1:
-        dist.init_process_group("gloo", f"file://{directory}/rendezvous", _TIMEOUT, size, rank)
+        distributed.init_group(
+            "gloo", init_method=f"file://{directory}/rendezvous", timeout=_TIMEOUT, world_size=size, rank=rank
+        )
     clock = EpochClock()
     learner, _, stage = fusion_before(Workload(Path(data)), clock)
     # A low rate, since the nets are untrained.
@@ -89,7 +92,7 @@ def _member(rank: int, size: int, data: str, directory: str) -> None:
         figures = [median(steps), _sent_bytes // len(clock.ends), gradients]
         (Path(directory) / "steps").write_text(json.dumps(figures))
     if size > 1:
-        dist.destroy_process_group()
+        distributed.destroy_group()
 
 
 _sent_bytes = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -263,3 +265,31 @@ def test_gradients_of_a_bias_are_as_exact_as_the_bias() -> None:
     images = torch.randn(63, 1, 5, 13, dtype=torch.bfloat16, generator=generator("half"))
     norms._forward(norm, images).sum().backward()
     assert norm.bias.grad is not None and norm.bias.grad.tolist() == [4095.0]
+
+
+_LEAVE_A_GROUP = """
+import sys
+from pathlib import Path
+import torch
+from torch.nn import Linear
+from torch.nn.parallel import DistributedDataParallel
+from drcil import distributed
+
+def threads():
+    return [name for path in Path("/proc/self/task").glob("*/comm") if "gloo" in (name := path.read_text())]
+
+distributed.init_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+DistributedDataParallel(Linear(2, 2))(torch.ones(1, 2)).sum().backward()
+assert threads()
+distributed.destroy_group()
+assert not threads(), threads()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed by Linux only")
+def test_no_thread_outlives_a_group_of_processes(tmp_path: Path) -> None:
+    """Such a thread may abort the process when the interpreter exits."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LEAVE_A_GROUP, str(tmp_path / "store")], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -6,6 +6,7 @@ the same collectives in the same order. Rank 0, the main process, is the only on
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +15,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+
+
+def init_group(backend: str, **options: Any) -> None:
+    """``torch.distributed.init_process_group``; ``destroy_group`` then ends all threads of the group."""
+    # If this module is imported later, its default arguments are the group. They would keep the group and its threads
+    # until the interpreter exits, where such a thread may abort the process.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    dist.init_process_group(backend, **options)
+
+
+def destroy_group() -> None:
+    # DistributedDataParallel holds the group and is in reference cycles.
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def rank() -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
+from drcil import distributed
 from support.processes import FORKS
 
 
@@ -28,7 +28,7 @@ def in_processes(size: int, function: Callable[..., Any], *arguments: Any) -> li
 
 def _member(rank: int, size: int, place: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
+    distributed.init_group(
         "gloo", init_method=f"file://{place / 'meeting'}", rank=rank, world_size=size, timeout=timedelta(seconds=600)
     )
     try:
@@ -37,4 +37,4 @@ def _member(rank: int, size: int, place: Path, function: Callable[..., Any], arg
         traceback.print_exc()
         # Without a farewell, which would wait for those that are stuck.
         os._exit(1)
-    dist.destroy_process_group()
+    distributed.destroy_group()

@@ -7,7 +7,6 @@ prints why the run ends.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import platform
@@ -199,7 +198,7 @@ def join_group(info: ProcessInfo, timeout: float, device: str = "auto") -> Itera
             store = _fresh_store(store, info, patience)
         backend = "cpu:gloo,cuda:nccl" if uses_gpus else "gloo"
         report_through(lambda error, is_interrupt: _claim_report(store, info.rank, error, is_interrupt, output))
-        dist.init_process_group(backend, store=store, rank=info.rank, world_size=info.size, timeout=patience)
+        distributed.init_group(backend, store=store, rank=info.rank, world_size=info.size, timeout=patience)
     except (RuntimeError, ValueError, OSError) as error:
         output.restore_stderr()
         raise FaultError(
@@ -211,10 +210,7 @@ def join_group(info: ProcessInfo, timeout: float, device: str = "auto") -> Itera
         yield
         # Not after an error: it would wait for processes that wait for this one.
         dist.barrier()
-    # DistributedDataParallel is in reference cycles and keeps the threads of the group alive. If they outlive the
-    # group, one of them may need the interpreter while it exits, and then aborts the process.
-    gc.collect()
-    dist.destroy_process_group()
+    distributed.destroy_group()
 
 
 def _fresh_store(store: Any, info: ProcessInfo, patience: timedelta) -> Any:
